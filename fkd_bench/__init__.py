@@ -1,0 +1,1 @@
+"""Whole federations on one machine: in one process or many, measured the same way."""

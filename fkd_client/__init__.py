@@ -1,0 +1,1 @@
+"""One data site: embeds, teaches, distils, corrects and personalises on its own images."""

@@ -1,0 +1,122 @@
+"""`fkd-client`: parses settings, takes part in one run, stops cleanly; the exit code says how it went."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from fkd_client.settings import ClientSettings
+from fkd_common.errors import ExitCode, FkdError, InvalidUploadError, UsageError
+from fkd_common.identifiers import check_client_name
+from fkd_common.logs import configure_logs
+from fkd_common.settings import load_settings
+
+
+class _StoppedError(BaseException):
+    """SIGTERM or Ctrl-C: leave the run and go; not an Exception, so that nothing swallows it on the way."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    try:
+        settings = load_settings(ClientSettings, "fkd-client", sys.argv[1:] if argv is None else argv)
+        if settings.print_config:
+            print(settings.to_yaml(), end="")
+            return ExitCode.OK
+        return _run(settings)
+    except FkdError as error:
+        print(f"fkd-client: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(settings: ClientSettings) -> int:
+    from fkd_client.transport import GrpcTransport, check_plain_text
+
+    check_plain_text(settings.server, settings.insecure)
+    name = _name(settings)
+    configure_logs(settings.log_format)
+    threads = settings.threads or os.cpu_count() or 1
+    limit_threads(threads)
+    from fkd_client.client import Client, ClientOptions
+    from fkd_client.display import display_for
+    from fkd_client.report import print_report
+
+    options = ClientOptions(
+        data=settings.data,
+        name=name,
+        device=choose_device(settings.device),
+        threads=threads,
+        test=settings.test,
+        max_bad=settings.max_bad,
+        patience_s=settings.patience_s,
+        runs=settings.runs,
+        cache=settings.cache / "embeddings",
+        artifacts=settings.artifacts or settings.cache / "artifacts",
+    )
+    for signal_name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_name, _stop)
+    client = Client(options, GrpcTransport(settings.server), display_for(name))
+    try:
+        report = client.run()
+    except _StoppedError:
+        print("fkd-client: stopped on request; the run goes on without this client", file=sys.stderr)
+        return ExitCode.OK
+    finally:
+        client.close()
+    print_report(report, client.session.ledger)
+    return ExitCode.OK
+
+
+def _name(settings: ClientSettings) -> str:
+    """The client's id: as given, else the name of its data."""
+    name = settings.name or Path(settings.data.rstrip("/")).name.removesuffix(".npz")
+    try:
+        return check_client_name(name)
+    except InvalidUploadError as error:
+        raise UsageError(f"{error}; give one with --name") from error
+
+
+def limit_threads(threads: int) -> None:
+    """Keep torch, BLAS and OpenMP to this many threads: oversubscribed processes run several times slower."""
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+    import threadpoolctl
+    import torch
+
+    torch.set_num_threads(threads)
+    threadpoolctl.threadpool_limits(threads)
+
+
+def choose_device(asked: str) -> str:
+    """The device to use.
+
+    Raises:
+        UsageError: A GPU was asked for and there is none.
+    """
+    import torch
+
+    if asked == "auto":
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(asked)
+    except RuntimeError as error:
+        raise UsageError(f"--device {asked!r}: expected auto, cpu or a device such as cuda:0") from error
+    if device.type == "cuda" and not (
+        torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+    ):
+        raise UsageError(
+            f"--device {asked}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu or auto"
+        )
+    return str(device)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # asked twice: at once
+    raise _StoppedError
+
+
+if __name__ == "__main__":
+    sys.exit(main())

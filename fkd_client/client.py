@@ -1,0 +1,196 @@
+"""One client's part in one run, from registration to report; the same over gRPC and in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from fkd_client.display import Display
+from fkd_client.extractor import load_extractor
+from fkd_client.personal_file import save_personal
+from fkd_client.pipeline import Pipeline, Site, anchors_of
+from fkd_client.report import Report, build_report, write_report
+from fkd_client.session import RunInfo, Session, TaskClosedError
+from fkd_client.tasks import TaskRunner
+from fkd_client.transfer import Transfer
+from fkd_common.artifacts import BlobStore
+from fkd_common.errors import (
+    ConflictError,
+    CorruptTransferError,
+    FkdError,
+    InvalidUploadError,
+    NotFoundError,
+    RefusedError,
+    RunAbortedError,
+    StaleError,
+    SupersededError,
+    TooLargeError,
+    UnreachableError,
+)
+from fkd_common.ledger import PHASE_NAMES
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
+from fkd_common.rpc import Transport
+from fkd_common.tensors import decode
+from fkd_shards.shard import open_data, read_shard
+
+
+# Refusals and lost connections: the next task would end the same way.
+_ENDS_THE_RUN = (
+    ConflictError,
+    CorruptTransferError,
+    InvalidUploadError,
+    RefusedError,
+    SupersededError,
+    TooLargeError,
+    UnreachableError,
+)
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """Where a client's data and caches are, and what it may use."""
+
+    data: str
+    name: str
+    device: str
+    threads: int
+    test: Path | None
+    max_bad: float
+    patience_s: float
+    runs: Path
+    cache: Path
+    artifacts: Path
+    turn: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    """Entered while computing: lets several clients of one process share its cores."""
+
+
+class Client:
+    """Takes part in one run."""
+
+    def __init__(self, options: ClientOptions, transport: Transport, display: Display) -> None:
+        self.session = Session(transport, options.name, options.patience_s)
+        self._options = options
+        self._display = display
+        self._log = structlog.get_logger().bind(client=options.name)
+
+    def run(self) -> Report:
+        """Register, prepare, do every task, keep the personal model and the report.
+
+        Returns:
+            The report, which is also in the run's folder.
+
+        Raises:
+            RunAbortedError: The run ended without a result.
+            FkdError: The data cannot be used, or the coordinator refused this client or went away.
+        """
+        options = self._options
+        run = self.session.register()
+        self._log.info("registered", run=run.run_id, config=run.config.sha256()[:12])
+        transfer = Transfer(self.session, run, BlobStore(options.artifacts))
+        self.session.begin(None)
+        with options.turn():
+            pipeline = self._prepare(run, transfer)
+        runner = TaskRunner(self.session, transfer, pipeline, self._progress)
+        self.session.end()
+        finished = self._work(runner)
+        self.session.leave()
+        if not finished.completed:
+            raise RunAbortedError(f"the run was aborted: {finished.detail}")
+        with options.turn():
+            return self._conclude(run, pipeline, runner)
+
+    def close(self) -> None:
+        """Leave the run, whatever state it is in."""
+        self.session.leave()
+        self._display.close()
+
+    def _prepare(self, run: RunInfo, transfer: Transfer) -> Pipeline:
+        options = self._options
+        key = types.TaskKey(run_id=run.run_id, phase=types.PHASE_SETUP)
+        self._progress(0.0, "fetching extractor and anchors")
+        blob = transfer.fetch_kept(run.artifacts["extractor"], key)
+        anchor_images, anchor_embeddings = anchors_of(
+            decode(transfer.fetch_kept(run.artifacts["anchors"], key))
+        )
+        extractor = load_extractor(blob)
+        self._progress(0.0, "reading data")
+        size = extractor.spec.input_size
+        shard = open_data(options.data, classes=run.classes, image_size=size, max_bad=options.max_bad)
+        for bad in shard.bad:
+            self._log.warning("image_skipped", detail=str(bad))
+        site = Site(
+            options.name,
+            shard,
+            extractor.to(options.device),
+            run.artifacts["extractor"].sha256.hex(),
+            anchor_images,
+            anchor_embeddings,
+            len(run.classes),
+            options.cache,
+            options.device,
+            options.threads,
+        )
+        pipeline = Pipeline(site, run.config)
+        pipeline.prepare(self._progress)
+        report = pipeline.teacher.report
+        self._log.info(
+            "prepared",
+            samples=pipeline.num_samples,
+            validation=len(pipeline.y_val),
+            classes=len(pipeline.teacher.present),
+            teacher_accuracy=round(report.val_accuracy, 4),
+        )
+        return pipeline
+
+    def _work(self, runner: TaskRunner) -> pb.Finished:
+        """Poll and do tasks until the run is over."""
+        while True:
+            answer = self.session.next_task()
+            if answer.HasField("finished"):
+                return answer.finished
+            if answer.HasField("wait"):
+                self._display.wait(answer.wait.reason)
+                time.sleep(answer.wait.retry_after_s)
+                continue
+            self._do(runner, answer.task)
+
+    def _do(self, runner: TaskRunner, task: pb.Task) -> None:
+        where = {"round": task.key.round, "phase": PHASE_NAMES.get(task.key.phase, "unknown")}
+        self.session.begin(task.key)
+        try:
+            with self._options.turn():
+                runner.run(task)
+        except (TaskClosedError, StaleError, NotFoundError) as error:
+            self._log.warning("task_overtaken", **where, detail=str(error))
+        except _ENDS_THE_RUN:
+            raise
+        except FkdError as error:
+            self._log.error("task_failed", **where, detail=str(error))
+            self.session.report_failure(task.key, str(error))
+        finally:
+            self.session.end()
+
+    def _conclude(self, run: RunInfo, pipeline: Pipeline, runner: TaskRunner) -> Report:
+        folder = self._options.runs / run.run_id / f"client-{self._options.name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        accuracy: dict[str, dict[str, float]] = {}
+        if runner.personal is not None:
+            save_personal(runner.personal, folder)
+            if self._options.test is not None:
+                accuracy = pipeline.assess(
+                    runner.personal, read_shard(self._options.test), self._display.show
+                )
+        report = build_report(pipeline, runner, self.session.ledger, run.run_id, accuracy)
+        write_report(folder, report, self.session.ledger)
+        self._log.info("finished", run=run.run_id, folder=str(folder))
+        return report
+
+    def _progress(self, fraction: float, activity: str) -> None:
+        self._display.show(fraction, activity)
+        self.session.progress(fraction, activity)

@@ -1,0 +1,84 @@
+"""What a client shows while it works: a moving bar on a terminal, an occasional line otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol
+
+import structlog
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+SAY_EVERY_S = 10.0
+
+
+class Display(Protocol):
+    """Shows what a client is doing."""
+
+    def show(self, fraction: float, activity: str) -> None:
+        """Progress of the current activity, 0...1."""
+
+    def wait(self, reason: str) -> None:
+        """Nothing to do, and why."""
+
+    def close(self) -> None:
+        """Nothing more will be shown."""
+
+
+class TerminalDisplay:
+    """One line that is redrawn."""
+
+    def __init__(self, name: str) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._name = name
+        self._task = self._progress.add_task(name, total=1.0)
+        self._activity = ""
+        self._progress.start()
+
+    def show(self, fraction: float, activity: str) -> None:
+        """Redraw the bar; a new activity starts its clock anew."""
+        if activity != self._activity:
+            self._activity = activity
+            self._progress.reset(self._task, total=1.0, description=f"{self._name}: {activity}")
+        self._progress.update(self._task, completed=fraction)
+
+    def wait(self, reason: str) -> None:
+        """Say what the run waits for."""
+        self._activity = ""
+        self._progress.reset(self._task, total=None, description=f"{self._name}: waiting ({reason})")
+
+    def close(self) -> None:
+        """Remove the line."""
+        self._progress.stop()
+
+
+class LogDisplay:
+    """A log line when an activity begins, and every ten seconds while it lasts."""
+
+    def __init__(self, name: str) -> None:
+        self._log = structlog.get_logger().bind(client=name)
+        self._said = ("", 0.0)
+
+    def show(self, fraction: float, activity: str) -> None:
+        """Log, but not often."""
+        now = time.monotonic()
+        if activity != self._said[0] or now - self._said[1] >= SAY_EVERY_S:
+            self._said = (activity, now)
+            self._log.info("working", activity=activity, percent=round(100 * fraction))
+
+    def wait(self, reason: str) -> None:
+        """Log what the run waits for, but not often."""
+        now = time.monotonic()
+        if self._said[0] != "waiting" or now - self._said[1] >= SAY_EVERY_S:
+            self._said = ("waiting", now)
+            self._log.info("waiting", on=reason)
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+
+def display_for(name: str) -> Display:
+    """A display that suits standard error."""
+    return TerminalDisplay(name) if sys.stderr.isatty() else LogDisplay(name)

@@ -1,0 +1,172 @@
+"""The personal model on disk: a folder of ``model.safetensors``, ``model.json`` and the teacher's trees as text.
+
+It stays on the machine that made it. No pickle: arrays, JSON and LightGBM's own text format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from fkd_client.finetune import FinetunedModel
+from fkd_client.global_model import GlobalModel, MomentCorrection, Published
+from fkd_client.personal import PersonalModel
+from fkd_client.teacher import TeacherModel
+from fkd_common.artifacts import write_atomically
+from fkd_common.config import FinetuneScope, MomentFeatures, RunConfig
+from fkd_common.errors import DataError, FkdError
+from fkd_common.method.calibration import Calibration
+from fkd_common.method.residuals import AnchorCorrection, Standardiser
+from fkd_common.tensors import decode, encode
+
+TENSORS_FILE, DESCRIPTION_FILE, TREES_FILE = "model.safetensors", "model.json", "teacher.txt"
+
+
+def save_personal(model: PersonalModel, folder: str | Path) -> None:
+    """Write a personal model with all its candidates; a folder of the same name is overwritten file by file."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    base = model.base
+    tensors: dict[str, NDArray[Any]] = {f"global.{name}": array for name, array in base.tensors().items()}
+    tensors["personal.log_prior"] = model.log_prior
+    description: dict[str, Any] = {
+        "chosen": model.chosen,
+        "val_accuracy": {name: _number(value) for name, value in model.val_accuracy.items()},
+        "config": model.config.model_dump(mode="json"),
+        "personal_lambda": _number(model.personal_lambda),
+        "gamma": _number(model.gamma),
+        "global": {"published": base.published, "config": base.config.model_dump(mode="json")},
+    }
+    if base.anchors is not None:
+        description["global"]["anchors"] = {"strength": base.anchors.strength, "loo_r2": base.anchors.loo_r2}
+    if base.moments is not None:
+        description["global"]["moment_features"] = base.moments.features
+    if model.V is not None:
+        tensors["personal.V"] = model.V
+    if model.teacher is not None:
+        tensors |= {f"teacher.{name}": array for name, array in _teacher_tensors(model.teacher).items()}
+        description["teacher"] = {
+            "num_classes": model.teacher.num_classes,
+            "n_val": model.teacher.n_val,
+            "temperature": model.teacher.calibration.temperature,
+            "threads": model.teacher.threads,
+            "has_trees": model.teacher.booster is not None,
+        }
+        if model.teacher.booster is not None:
+            write_atomically(folder / TREES_FILE, model.teacher.booster.model_to_string().encode())
+    if model.finetuned is not None:
+        tensors |= {f"tail.{name}": array for name, array in model.finetuned.tail.items()}
+        tensors |= {f"head.{name}": array for name, array in model.finetuned.head.items()}
+        description["finetuned"] = {"scope": model.finetuned.scope, "epoch": model.finetuned.epoch}
+    write_atomically(folder / TENSORS_FILE, encode(tensors))
+    write_atomically(folder / DESCRIPTION_FILE, json.dumps(description, indent=2).encode())
+
+
+def load_personal(folder: str | Path) -> PersonalModel:
+    """Read what :func:`save_personal` wrote.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    folder = Path(folder)
+    try:
+        description = json.loads((folder / DESCRIPTION_FILE).read_bytes())
+        tensors = decode((folder / TENSORS_FILE).read_bytes())
+        teacher = None
+        if "teacher" in description:
+            trees = (folder / TREES_FILE).read_text() if description["teacher"]["has_trees"] else None
+            teacher = _teacher(description["teacher"], _under("teacher.", tensors), trees)
+        finetuned = None
+        if "finetuned" in description:
+            finetuned = FinetunedModel(
+                FinetuneScope(description["finetuned"]["scope"]),
+                _under("tail.", tensors),
+                _under("head.", tensors),
+                int(description["finetuned"]["epoch"]),
+            )
+        return PersonalModel(
+            base=_global_model(description["global"], _under("global.", tensors)),
+            config=RunConfig.model_validate(description["config"]),
+            chosen=str(description["chosen"]),
+            val_accuracy={name: _float(value) for name, value in description["val_accuracy"].items()},
+            log_prior=tensors["personal.log_prior"],
+            V=tensors.get("personal.V"),
+            personal_lambda=_float(description["personal_lambda"]),
+            teacher=teacher,
+            gamma=_float(description["gamma"]),
+            finetuned=finetuned,
+        )
+    except (OSError, KeyError, ValueError, TypeError, FkdError, lgb.basic.LightGBMError) as error:
+        raise DataError(f"{folder} is not a readable personal model: {error}") from error
+
+
+def _global_model(description: Mapping[str, Any], tensors: dict[str, NDArray[Any]]) -> GlobalModel:
+    anchors = moments = None
+    if "anchors" in description:
+        anchors = AnchorCorrection(
+            standardiser=Standardiser(tensors["anchors.mean"], tensors["anchors.std"]),
+            coefficients=tensors["anchors.coefficients"],
+            intercept=tensors["anchors.intercept"],
+            strength=float(description["anchors"]["strength"]),
+            loo_r2=float(description["anchors"]["loo_r2"]),
+        )
+    if "moment_features" in description:
+        standardiser = Standardiser(tensors["moments.mean"], tensors["moments.std"])
+        moments = MomentCorrection(
+            tensors["moments.V"], standardiser, MomentFeatures(description["moment_features"])
+        )
+    return GlobalModel(
+        state=_under("student.", tensors),
+        config=RunConfig.model_validate(description["config"]),
+        anchors=anchors,
+        moments=moments,
+        published=Published(description["published"]),
+    )
+
+
+def _teacher_tensors(teacher: TeacherModel) -> dict[str, NDArray[Any]]:
+    return {
+        "present": teacher.present,
+        "slopes": teacher.calibration.slopes,
+        "offsets": teacher.calibration.offsets,
+        "identity": teacher.calibration.identity.astype(np.uint8),
+    }
+
+
+def _teacher(
+    description: Mapping[str, Any], tensors: dict[str, NDArray[Any]], trees: str | None
+) -> TeacherModel:
+    calibration = Calibration(
+        slopes=tensors["slopes"],
+        offsets=tensors["offsets"],
+        identity=tensors["identity"].astype(np.bool_),
+        temperature=float(description["temperature"]),
+    )
+    return TeacherModel(
+        booster=None if trees is None else lgb.Booster(model_str=trees),
+        present=tensors["present"],
+        num_classes=int(description["num_classes"]),
+        n_val=int(description["n_val"]),
+        calibration=calibration,
+        threads=int(description["threads"]),
+    )
+
+
+def _under(prefix: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+
+
+def _number(value: float) -> float | None:
+    """JSON has no nan."""
+    return None if math.isnan(value) else value
+
+
+def _float(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

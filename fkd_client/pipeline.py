@@ -1,0 +1,294 @@
+"""A data site's day: what it computes for each task, from embeddings to uploads; no network, no files but caches.
+
+Embeddings, split, teacher, calibration and binned data are made once (:meth:`Pipeline.prepare`): with a frozen
+extractor nothing about them changes during a run. Everything random follows from the run's seed and the
+site's name, so a site computes the same bits wherever and whenever it runs.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fkd_client.embedding import block_inputs_cached, embed, embed_cached
+from fkd_client.extractor import Extractor
+from fkd_client.global_model import GlobalModel, MomentCorrection, Published
+from fkd_client.personal import PersonalData, PersonalModel, personalise
+from fkd_client.progress import Progress, silent
+from fkd_client.residual import ResidualLearners
+from fkd_client.split import split_train_val
+from fkd_client.student import State, outputs, soft_targets, train_student
+from fkd_client.teacher import Teacher, train_teacher
+from fkd_common.config import FinetuneScope, PersonalKind, RunConfig
+from fkd_common.errors import DataError
+from fkd_common.method.metrics import accuracy, matched_accuracy
+from fkd_common.method.moments import (
+    accumulate,
+    centre,
+    moment_targets,
+    moment_vector,
+    pack_symmetric,
+)
+from fkd_common.method.residuals import Standardiser, fit_anchor_correction, prepare_residual, residual
+from fkd_shards.shard import Shard
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a client brings and what it was given: data, extractor, anchors, machine."""
+
+    name: str
+    shard: Shard
+    extractor: Extractor
+    extractor_sha256: str
+    anchor_images: NDArray[np.uint8]
+    anchor_embeddings: NDArray[np.float32]
+    """(m, d), as the coordinator serves them: every site then fits and standardises with the same bits."""
+    num_classes: int
+    cache: Path
+    device: str
+    threads: int
+
+
+class Pipeline:
+    """The computations of one client in one run."""
+
+    def __init__(self, site: Site, config: RunConfig) -> None:
+        self.site = site
+        self.config = config
+        self.seconds: dict[str, float] = {}
+        self.seed = int(
+            np.random.SeedSequence([config.seed, zlib.crc32(site.name.encode())]).generate_state(1)[0]
+        )
+        self.standardiser = Standardiser.of(site.anchor_embeddings)
+        self._learners: ResidualLearners | None = None
+
+    # -- once -------------------------------------------------------------------------------------
+
+    def prepare(self, progress: Progress = silent) -> None:
+        """Embed the shard, split it, train and calibrate the teacher.
+
+        Raises:
+            DataError: The shard is empty or unlabelled, or the extractor does not reproduce the anchors.
+        """
+        shard, site = self.site.shard, self.site
+        if shard.labels is None or shard.num_samples == 0:
+            raise DataError(f"shard {shard.name} has no labelled images to train on")
+        with self._timed("embed"):
+            self._check_extractor()
+            self.embeddings = embed_cached(
+                site.cache,
+                site.extractor_sha256,
+                site.extractor,
+                shard,
+                device=site.device,
+                progress=progress,
+            )
+        self.train_rows, self.val_rows = split_train_val(shard.labels, self.config.val_fraction, self.seed)
+        self.h, self.y = self.embeddings[self.train_rows], shard.labels[self.train_rows]
+        self.h_val, self.y_val = self.embeddings[self.val_rows], shard.labels[self.val_rows]
+        with self._timed("teacher"):
+            self.teacher: Teacher = train_teacher(
+                self.h, self.y, self.h_val, self.y_val, site.num_classes, self.config,
+                threads=site.threads, seed=self.seed, progress=progress,
+            )  # fmt: skip
+
+    def _check_extractor(self) -> None:
+        """Embed a few anchors and compare: a silent difference would poison residuals and moments."""
+        images, expected = self.site.anchor_images[:8], self.site.anchor_embeddings[:8]
+        found = embed(self.site.extractor, images, device=self.site.device)
+        scale = float(np.abs(expected).max(initial=1e-6))
+        worst = float(np.abs(found - expected).max(initial=0.0)) / scale
+        if not worst < 0.02:
+            raise DataError(
+                f"this machine's embeddings of the anchors differ from the coordinator's by {worst:.1%} of their "
+                "range (at most 2 % is tolerated): the extractor or its preprocessing is not the same"
+            )
+
+    @property
+    def num_samples(self) -> int:
+        """n_k: samples of the training part."""
+        return len(self.y)
+
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """(C,) n_{k,c} of the training part."""
+        return np.bincount(self.y, minlength=self.site.num_classes)
+
+    # -- tasks ------------------------------------------------------------------------------------
+
+    def student(self, state: State, round_number: int, progress: Progress = silent) -> State:
+        """Stage 1: distil the teacher into the received student (Eqs. 3-6, 8)."""
+        with self._timed("student"):
+            return train_student(
+                state, self.h, self.y, self.teacher.soft_source, self.teacher.present, self.config,
+                round_number=round_number, seed=self.seed, device=self.site.device, progress=progress,
+            )  # fmt: skip
+
+    def residuals(self, state: State, progress: Progress = silent) -> NDArray[np.float32]:
+        """Stage 2: what distillation missed, learnt class by class and predicted on the anchors (Eqs. 10-11).
+
+        Returns:
+            (m, C) R̂_k.
+        """
+        with self._timed("residual"):
+            config, device = self.config, self.site.device
+            soft = soft_targets(
+                state, self.h, self.teacher.soft_source, self.teacher.present, config, device=device
+            )
+            logits = outputs(state, self.h, config, device=device).logits
+            missed = residual(soft, logits, config.temperature, config.eps, config.residual_form)
+            prepared = prepare_residual(
+                missed, self.teacher.present, config.residual_clip, config.residual_temperature
+            )
+            if self._learners is None:
+                self._learners = ResidualLearners(self.h, config, threads=self.site.threads, seed=self.seed)
+            return self._learners.fit_and_predict(prepared, self.site.anchor_embeddings, progress)
+
+    def moments(self, state: State, *, block_known: bool) -> dict[str, NDArray[np.float32]]:
+        """Stage 2: second moments of features and residuals of the training part.
+
+        Args:
+            state: The averaged student.
+            block_known: Leave out the block of standardised embeddings, which never changes.
+
+        Returns:
+            "A": packed upper triangle, "B": (p, C).
+        """
+        with self._timed("moments"):
+            config = self.config
+            student = outputs(state, self.h, config, device=self.site.device)
+            z = moment_vector(student.hidden, self.standardiser.apply(self.h), config.moment_features)
+            targets = moment_targets(
+                self.y, self.teacher.oof, self.site.num_classes, config.kappa, config.beta
+            )
+            sums = accumulate(z, targets - centre(student.logits))
+            block = self.h.shape[1] + 1 if block_known else 0
+            return {"A": pack_symmetric(sums.A, block).astype(np.float32), "B": sums.B.astype(np.float32)}
+
+    def votes(self, models: Mapping[str, GlobalModel]) -> dict[str, int]:
+        """How many D_val samples each candidate gets right; the student runs once.
+
+        Args:
+            models: By candidate name, models that share one student and publish that candidate.
+        """
+        with self._timed("votes"):
+            if not len(self.y_val):
+                return dict.fromkeys(models, 0)
+            student = next(iter(models.values())).outputs(self.h_val)
+            predicted = {
+                n: m.scores(self.h_val, student, m.published).argmax(axis=1) for n, m in models.items()
+            }
+            return {name: int((guess == self.y_val).sum()) for name, guess in predicted.items()}
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def candidate_models(
+        self,
+        state: State,
+        fused: NDArray[np.float32] | None,
+        anchor_lambda: float,
+        solutions: Sequence[NDArray[np.float32]],
+    ) -> dict[str, GlobalModel]:
+        """The global models that a vote compares: "student", "anchors", "moments.0", ..."""
+        anchors = None
+        if fused is not None:
+            anchors = fit_anchor_correction(self.site.anchor_embeddings, fused, anchor_lambda)
+        models = {"student": GlobalModel(state, self.config, anchors)}
+        if anchors is not None:
+            models["anchors"] = GlobalModel(state, self.config, anchors, published=Published.ANCHORS)
+        for i, V in enumerate(solutions):
+            moments = MomentCorrection(V.astype(np.float64), self.standardiser, self.config.moment_features)
+            models[f"moments.{i}"] = GlobalModel(state, self.config, anchors, moments, Published.MOMENTS)
+        return models
+
+    def global_model(
+        self, models: Mapping[str, GlobalModel], published: str, best_moments: str
+    ) -> GlobalModel:
+        """The published model, with the best moment correction beside it even where that is not published."""
+        chosen = models[published]
+        moments = models[best_moments].moments if best_moments else None
+        return GlobalModel(chosen.state, self.config, chosen.anchors, moments, chosen.published)
+
+    def personalise(self, base: GlobalModel, progress: Progress = silent) -> PersonalModel:
+        """Stage 3: the private model (Eq. 9 and closed forms); nothing of it is ever uploaded."""
+        site, config = self.site, self.config
+        with self._timed("personal"):
+            train, val, tail = PersonalData(self.h, self.y), PersonalData(self.h_val, self.y_val), None
+            if PersonalKind.FINETUNE in config.personal and config.finetune_scope is not FinetuneScope.HEAD:
+                inputs = self._block_inputs(site.shard, progress)
+                train = replace(train, block_inputs=inputs[self.train_rows])
+                val = replace(val, block_inputs=inputs[self.val_rows])
+                tail = site.extractor.tail(config.finetune_scope)
+            return personalise(
+                base, train, val, self.teacher, config,
+                tail=tail, seed=self.seed, device=site.device, progress=progress,
+            )  # fmt: skip
+
+    def assess(
+        self, model: PersonalModel, test: Shard, progress: Progress = silent
+    ) -> dict[str, dict[str, float]]:
+        """Accuracy on a test shard, whole ("full") and re-weighted by this site's label shares ("matched").
+
+        Returns:
+            By personal candidate, and for "teacher", the local teacher alone.
+
+        Raises:
+            DataError: The test shard has no labels.
+        """
+        if test.labels is None:
+            raise DataError(f"test shard {test.name} has no labels")
+        site, shares = self.site, self.class_counts / max(1, self.num_samples)
+        with self._timed("assess"):
+            h = embed_cached(
+                site.cache, site.extractor_sha256, site.extractor, test, device=site.device, progress=progress
+            )
+            inputs = None
+            if model.finetuned is not None and self.config.finetune_scope is not FinetuneScope.HEAD:
+                inputs = self._block_inputs(test, progress)
+            scores = {name: model.scores(name, h, inputs, device=site.device) for name in model.candidates}
+            scores["teacher"] = self.teacher.calibrated(h)
+        return {
+            name: {"full": accuracy(s, test.labels), "matched": matched_accuracy(s, test.labels, shares)}
+            for name, s in scores.items()
+        }
+
+    def _block_inputs(self, shard: Shard, progress: Progress) -> NDArray[np.float32]:
+        site, scope = self.site, self.config.finetune_scope
+        return block_inputs_cached(
+            site.cache,
+            site.extractor_sha256,
+            site.extractor,
+            shard,
+            scope,
+            device=site.device,
+            progress=progress,
+        )
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+def anchors_of(tensors: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Images and embeddings of a received anchor artifact.
+
+    Raises:
+        DataError: It is not an anchor artifact.
+    """
+    images, embeddings = tensors.get("images"), tensors.get("embeddings")
+    if images is None or embeddings is None or images.dtype != np.uint8 or embeddings.dtype != np.float32:
+        raise DataError("the coordinator's anchor artifact lacks images or embeddings")
+    return images, embeddings

@@ -1,0 +1,80 @@
+"""The class-wise residual learners g_k (after Eq. 11): trees on (h, r_c), predicted on the anchors; no fusion."""
+
+from __future__ import annotations
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from fkd_client.progress import Progress, silent
+from fkd_common.config import RunConfig
+
+
+class ResidualLearners:
+    """One LightGBM regressor per class on one dataset, binned once for all classes and all residual rounds.
+
+    Embeddings never change during a run (the extractor is frozen), so only labels are swapped.
+    Not to be shared between threads: it is one client's.
+    """
+
+    def __init__(self, h: NDArray[np.float32], config: RunConfig, *, threads: int, seed: int) -> None:
+        """Bin (n, d) embeddings."""
+        self._trees = config.residual_trees
+        self._parameters: dict[str, int | float | bool | str] = {
+            "objective": "regression",
+            "learning_rate": config.residual_lr,
+            "max_depth": config.residual_depth,
+            "num_leaves": 2 ** min(config.residual_depth, 17),  # LightGBM takes no more
+            "max_bin": config.max_bin,
+            "feature_fraction": config.teacher_feature_fraction,
+            "min_data_in_leaf": config.teacher_min_leaf,
+            "feature_pre_filter": False,  # a tiny shard would otherwise lose every feature at binning
+            "force_col_wise": True,
+            "deterministic": True,
+            "num_threads": threads,
+            "seed": seed,
+            "verbosity": -1,
+        }
+        self._dataset = lgb.Dataset(
+            h, label=np.zeros(len(h), np.float32), params=dict(self._parameters), free_raw_data=False
+        ).construct()
+
+    def fit_and_predict(
+        self, r: NDArray[np.floating], anchor_embeddings: NDArray[np.float32], progress: Progress = silent
+    ) -> NDArray[np.float32]:
+        """R̂_k: fit every class's residuals, predict them on the anchors.
+
+        Args:
+            r: (n, C) prepared residuals (Eq. 11); a column of zeros is an absent class.
+            anchor_embeddings: (m, d) embeddings of the anchors.
+            progress: told after every class.
+
+        Returns:
+            (m, C) float32; a zero column stays zero and is not trained.
+        """
+        num_classes = r.shape[1]
+        predicted = np.zeros((len(anchor_embeddings), num_classes), np.float32)
+        for c in range(num_classes):
+            if np.any(r[:, c]):
+                self._dataset.set_label(r[:, c].astype(np.float32))
+                booster = lgb.train(dict(self._parameters), self._dataset, num_boost_round=self._trees)
+                predicted[:, c] = booster.predict(
+                    anchor_embeddings, num_threads=self._parameters["num_threads"]
+                )
+            progress((c + 1) / num_classes, "fitting residuals")
+        return predicted
+
+
+def fit_and_predict_residuals(
+    h: NDArray[np.float32],
+    r: NDArray[np.floating],
+    anchor_embeddings: NDArray[np.float32],
+    config: RunConfig,
+    *,
+    threads: int,
+    seed: int,
+    progress: Progress = silent,
+) -> NDArray[np.float32]:
+    """One residual round from scratch; see :class:`ResidualLearners` for several on the same embeddings."""
+    learners = ResidualLearners(h, config, threads=threads, seed=seed)
+    return learners.fit_and_predict(r, anchor_embeddings, progress)

@@ -1,0 +1,239 @@
+"""A client's session with the coordinator: registration, retries, signs of life, and the client's own ledger."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+import tenacity
+from google.protobuf.message import Message
+
+from fkd_common.config import RunConfig
+from fkd_common.errors import FkdError, RefusedError, SupersededError, UnreachableError
+from fkd_common.ledger import PHASE_NAMES, ByteCount, Ledger, LedgerKey
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
+from fkd_common.rpc import MAX_POLL_S, METHODS, PROTOCOL_VERSION, Transport
+
+CALL_TIMEOUT_S = 30.0
+"""Deadline of every call but the long poll, which has MAX_POLL_S more."""
+
+_Response = TypeVar("_Response", bound=Message)
+
+
+class TaskClosedError(FkdError):
+    """The task at work no longer counts: the round went on without it."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What registration told about the run."""
+
+    run_id: str
+    config: RunConfig
+    classes: tuple[str, ...]
+    artifacts: dict[str, types.ArtifactRef]
+    max_chunk_bytes: int
+
+
+@dataclass
+class Work:
+    """What the client is doing, for its heartbeats."""
+
+    key: types.TaskKey | None = None
+    activity: str = ""
+    progress: float = 0.0
+    closed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Session:
+    """Calls to one coordinator under one name."""
+
+    def __init__(self, transport: Transport, name: str, patience_s: float) -> None:
+        self.name = name
+        self.ledger = Ledger()
+        self._transport = transport
+        self._patience_s = patience_s
+        self._token = b""
+        self._work = Work()
+        self._busy = threading.Event()
+        self._closed = threading.Event()
+        self._fatal: FkdError | None = None
+        self._log = structlog.get_logger().bind(client=name)
+        self._heart: threading.Thread | None = None
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        name: str,
+        request: Any,
+        answer: type[_Response],
+        *,
+        key: types.TaskKey | None = None,
+        phase: int = types.PHASE_CONTROL,
+        payload_up: int = 0,
+        payload_down: Callable[[_Response], int] = lambda response: 0,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> _Response:
+        """Make a call, again and again while the coordinator does not answer, for as long as patience lasts.
+
+        Args:
+            name: Method of fkd.v1.Coordinator.
+            request: Its request, without session.
+            answer: Type of its response.
+            key: Task whose round and phase the bytes are booked under.
+            phase: Phase to book under where there is no task.
+            payload_up: Tensor bytes in the request.
+            payload_down: Tensor bytes in the response.
+            timeout_s: Deadline of one attempt.
+
+        Raises:
+            FkdError: The coordinator refused.
+            UnreachableError: Patience ran out.
+        """
+        if "session" in request.DESCRIPTOR.fields_by_name:
+            request.session = self._token
+        raw = request.SerializeToString()
+        where = LedgerKey(self.name, key.round if key else 0, PHASE_NAMES[key.phase if key else phase])
+
+        def attempt() -> _Response:
+            try:
+                reply = self._transport.call(METHODS[name], raw, timeout_s)
+            except FkdError:
+                self.ledger.book(where, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
+                raise
+            response = answer.FromString(reply)
+            wasted = len(raw) + len(reply) if getattr(response, "duplicate", False) else 0
+            count = ByteCount(1, payload_up, payload_down(response), len(raw), len(reply), wasted)
+            self.ledger.book(where, count)
+            return response
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(UnreachableError),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
+            stop=tenacity.stop_after_delay(self._patience_s) | tenacity.stop_when_event_set(self._closed),
+            before_sleep=self._say_unreachable,
+            sleep=tenacity.sleep_using_event(self._closed),
+            reraise=True,
+        )
+        return retrying(attempt)
+
+    def _say_unreachable(self, state: tenacity.RetryCallState) -> None:
+        if state.attempt_number in (1, 3) or state.attempt_number % 10 == 0:
+            error = state.outcome.exception() if state.outcome else None
+            self._log.warning(
+                "coordinator_unreachable",
+                attempt=state.attempt_number,
+                giving_up_in_s=round(max(0.0, self._patience_s - (state.seconds_since_start or 0.0))),
+                detail=str(error),
+            )
+
+    # -- the session's life -----------------------------------------------------------------------
+
+    def register(self) -> RunInfo:
+        """Open the session and learn about the run; waits for the coordinator as long as patience lasts.
+
+        Raises:
+            RefusedError: The coordinator's description of the run is not consistent or not understood.
+            UnreachableError: No coordinator answered.
+        """
+        request = pb.RegisterRequest(protocol_version=PROTOCOL_VERSION, client_name=self.name)
+        told = self.call("Register", request, pb.RegisterResponse, phase=types.PHASE_SETUP)
+        self._token = told.session
+        try:
+            config = RunConfig(**json.loads(told.config_json))
+        except ValueError as error:
+            raise RefusedError(f"the coordinator's run configuration is not understood: {error}") from error
+        if config.sha256() != told.config_sha256:
+            raise RefusedError(
+                "the coordinator's run configuration does not match its hash: install the same fkd release on both"
+            )
+        self._heart = threading.Thread(
+            target=self._beat, args=(config.heartbeat_s,), name="heartbeat", daemon=True
+        )
+        self._heart.start()
+        return RunInfo(
+            told.run_id,
+            config,
+            tuple(told.classes),
+            {reference.name: reference for reference in told.artifacts},
+            told.max_chunk_bytes,
+        )
+
+    def next_task(self) -> pb.NextTaskResponse:
+        """One long poll."""
+        request = pb.NextTaskRequest(wait_s=MAX_POLL_S)
+        return self.call("NextTask", request, pb.NextTaskResponse, timeout_s=MAX_POLL_S + CALL_TIMEOUT_S)
+
+    def report_failure(self, key: types.TaskKey, detail: str) -> None:
+        """Tell the coordinator to go on without this client."""
+        request = pb.ReportFailureRequest(key=key, detail=detail[:500])
+        self.call("ReportFailure", request, pb.ReportFailureResponse, key=key)
+
+    def leave(self) -> None:
+        """Say goodbye, at most once and without insisting."""
+        self.close(notify=True)
+
+    def close(self, *, notify: bool) -> None:
+        """End the session; with `notify`, tell the coordinator first."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._heart is not None:
+            self._heart.join(timeout=5.0)
+        if notify and self._token:
+            try:
+                self.call("Leave", pb.LeaveRequest(), pb.LeaveResponse, timeout_s=2.0)
+            except FkdError as error:
+                self._log.info("left_unnoticed", detail=str(error))
+        self._transport.close()
+
+    # -- signs of life ----------------------------------------------------------------------------
+
+    def begin(self, key: types.TaskKey | None) -> None:
+        """Work starts: send signs of life until :meth:`end`."""
+        with self._work.lock:
+            self._work.key, self._work.closed, self._work.progress = key, False, 0.0
+        self._busy.set()
+
+    def end(self) -> None:
+        """Work is done; an open poll is sign of life enough."""
+        self._busy.clear()
+
+    def progress(self, fraction: float, activity: str) -> None:
+        """Note how far the work is.
+
+        Raises:
+            TaskClosedError: The work no longer counts.
+            FkdError: The session ended while working.
+        """
+        with self._work.lock:
+            self._work.progress, self._work.activity = fraction, activity
+            if self._fatal is not None:
+                raise self._fatal
+            if self._work.closed:
+                raise TaskClosedError("the phase closed before this task was done")
+
+    def _beat(self, every_s: float) -> None:
+        while not self._closed.wait(every_s):
+            if not self._busy.is_set():
+                continue
+            with self._work.lock:
+                work = self._work
+                request = pb.HeartbeatRequest(key=work.key, activity=work.activity, progress=work.progress)
+            try:
+                told = self.call("Heartbeat", request, pb.HeartbeatResponse, timeout_s=5.0)
+            except SupersededError as error:
+                self._fatal = error
+                return
+            except FkdError as error:
+                self._log.info("heartbeat_failed", detail=str(error))
+                continue
+            with self._work.lock:
+                self._work.closed = told.task_closed and self._work.key == request.key

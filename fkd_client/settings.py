@@ -1,0 +1,42 @@
+"""What `fkd-client` can be told: data, coordinator, machine; no behaviour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from fkd_common.logs import LogFormat
+from fkd_common.places import cache_folder
+from fkd_common.settings import ProgramSettings
+
+
+class ClientSettings(ProgramSettings):
+    """Settings of one data site: flag > environment (FKD_...) > file > default."""
+
+    data: str
+    """A shard folder, a name inside $FKD_DATA or ./shards, an .npz file, or a folder of class folders."""
+    server: str = "127.0.0.1:50051"
+    """The coordinator, HOST:PORT."""
+    name: str | None = None
+    """This client's id in the run (default: the name of the data)."""
+    insecure: bool = False
+    """Reach a coordinator beyond this machine in plain text: only inside a network you trust."""
+    device: str = "auto"
+    """`auto` (a GPU if there is one), `cpu`, or a device such as `cuda:0`."""
+    threads: int = Field(0, ge=0)
+    """Threads for training (0: all cores; several clients on one machine should share them out)."""
+    test: Path | None = None
+    """Test shard on which the personal model is scored, here and only here."""
+    max_bad: float = Field(0.01, ge=0, le=1)
+    """Share of unreadable images to skip before giving up."""
+    patience_s: float = Field(300.0, gt=0)
+    """Seconds to keep trying a coordinator that does not answer."""
+    runs: Path = Path("run")
+    """Folder that receives, per run, this client's personal model and report."""
+    cache: Path = Field(default_factory=cache_folder)
+    """Folder of cached embeddings."""
+    artifacts: Path | None = None
+    """Folder of cached extractors and anchors (default: artifacts inside the cache)."""
+    log_format: LogFormat = LogFormat.AUTO
+    """`json`, `text`, or `auto`: text on a terminal, JSON lines otherwise."""

@@ -1,0 +1,278 @@
+"""The local LightGBM teacher T_k (Eqs. 1-2), its calibration, soft targets and reliability; trained once a run.
+
+With a frozen extractor neither embeddings nor labels change during a run, so neither does anything here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from fkd_client.progress import Progress, part_of, silent
+from fkd_client.split import stratified_folds
+from fkd_common.config import KdTargets, Reliability, RunConfig
+from fkd_common.errors import DataError
+from fkd_common.method.calibration import Calibration, expand_to_global, fit_calibration
+from fkd_common.method.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from fkd_common.method.probabilities import softmax
+
+BoosterParameters = dict[str, int | float | bool | str]
+
+
+@dataclass(frozen=True)
+class TeacherReport:
+    """What the teacher's training showed; nan where D_val is empty."""
+
+    val_accuracy: float
+    """Accuracy of the uncalibrated teacher on D_val."""
+    ece_before: float
+    """Expected calibration error on D_val before calibration."""
+    ece_after: float
+    """The same after calibration (fitted on that split, so a little optimistic)."""
+    nll_before: float
+    """Negative log-likelihood on D_val before calibration, nats per sample."""
+    nll_after: float
+    """The same after calibration."""
+    seconds: float
+    """Wall time of all fits."""
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherModel:
+    """What predicts: booster and calibration."""
+
+    booster: lgb.Booster | None
+    """Trees over the present classes; None for a one-class client, whose probability is constant."""
+    present: NDArray[np.int64]
+    """(C_loc,) global ids of the classes trained on, ascending."""
+    num_classes: int
+    """C."""
+    n_val: int
+    """Samples in D_val."""
+    calibration: Calibration
+    """C_k, fitted on D_val."""
+    threads: int
+    """Threads used to predict."""
+
+    def probabilities(self, h: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Uncalibrated (n, C_loc) probabilities over the present classes (Eq. 2)."""
+        return _probabilities(self.booster, h, len(self.present), self.threads)
+
+    def calibrated(self, h: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Calibrated p̂ of (n, d) embeddings over all classes in global order, (n, C) float32, positive."""
+        return self.calibrate(self.probabilities(h))
+
+    def calibrate(self, p: NDArray[np.float64]) -> NDArray[np.float32]:
+        """p̂ (n, C) of uncalibrated (n, C_loc) probabilities."""
+        own = self.calibration.apply(p)
+        return expand_to_global(own, self.present, self.num_classes, self.n_val).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """A trained teacher and everything a run needs of it."""
+
+    model: TeacherModel
+    """Predicts on embeddings it has not seen."""
+    soft_source: NDArray[np.float32]
+    """(n_train, C) p̂ the student learns from: out-of-fold or in-sample, as configured."""
+    oof: NDArray[np.float32] | None
+    """(n_train, C) calibrated out-of-fold p̂; None unless soft or moment targets need it."""
+    reliability: float
+    """r_k in [0, 1]."""
+    report: TeacherReport
+    """How good and how well calibrated it is."""
+
+    @property
+    def present(self) -> NDArray[np.int64]:
+        """(C_loc,) global ids of the classes trained on, ascending."""
+        return self.model.present
+
+    def calibrated(self, h: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Calibrated p̂ of (n, d) embeddings over all classes in global order, (n, C) float32, positive."""
+        return self.model.calibrated(h)
+
+
+def train_teacher(
+    h_train: NDArray[np.float32],
+    y_train: NDArray[np.int64],
+    h_val: NDArray[np.float32],
+    y_val: NDArray[np.int64],
+    num_classes: int,
+    config: RunConfig,
+    *,
+    threads: int,
+    seed: int,
+    progress: Progress = silent,
+) -> Teacher:
+    """Train, calibrate and assess a client's teacher.
+
+    Args:
+        h_train: (n, d) embeddings.
+        y_train: (n,) classes in 0 … C−1.
+        h_val: (v, d) embeddings of D_val; v may be 0.
+        y_val: (v,) classes of D_val.
+        num_classes: C.
+        config: the run configuration.
+        threads: threads of LightGBM.
+        seed: seed of feature sampling and folds.
+        progress: told after every boosting round.
+
+    Returns:
+        The teacher with soft targets, reliability and report. LightGBM's result does not depend on `threads`.
+
+    Raises:
+        DataError: there is no training sample.
+    """
+    if len(y_train) == 0:
+        raise DataError("the teacher needs at least 1 training sample, the shard has none")
+    start = time.perf_counter()
+    present, local = np.unique(y_train, return_inverse=True)
+    in_sample = config.kd_targets is KdTargets.IN_SAMPLE
+    wants_oof = not in_sample or config.beta > 0
+    parameters = _parameters(config, len(present), threads, seed)
+    binned = _binned(h_train, local, parameters)
+    share = 1.0 / (1 + config.kd_folds) if wants_oof else 1.0
+    booster = _fit(binned, local, parameters, config.teacher_trees, part_of(progress, 0.0, share))
+
+    p_val = _probabilities(booster, h_val, len(present), threads)
+    known = np.isin(y_val, present)  # a class met only in D_val has no column to calibrate
+    calibration = fit_calibration(
+        p_val[known], np.searchsorted(present, y_val[known]), config.calibrator, config.min_val
+    )
+    model = TeacherModel(booster, present.astype(np.int64), num_classes, len(y_val), calibration, threads)
+
+    oof: NDArray[np.float32] | None = None
+    if wants_oof:
+        p_oof = _out_of_fold(h_train, local, binned, parameters, config, seed, part_of(progress, share, 1.0))
+        oof = model.calibrate(p_oof)
+    raw_val = expand_to_global(p_val, model.present, num_classes, len(y_val))
+    calibrated_val = model.calibrate(p_val)
+    report = TeacherReport(
+        val_accuracy=accuracy(raw_val, y_val),
+        ece_before=expected_calibration_error(raw_val, y_val),
+        ece_after=expected_calibration_error(calibrated_val, y_val),
+        nll_before=negative_log_likelihood(raw_val, y_val),
+        nll_after=negative_log_likelihood(calibrated_val, y_val),
+        seconds=time.perf_counter() - start,
+    )
+    return Teacher(
+        model=model,
+        soft_source=model.calibrated(h_train) if in_sample or oof is None else oof,
+        oof=oof,
+        reliability=reliability(report.val_accuracy, y_val, config.reliability),
+        report=report,
+    )
+
+
+def reliability(val_accuracy: float, y_val: NDArray[np.int64], kind: Reliability) -> float:
+    """r_k of Eq. 15 before its floor.
+
+    Args:
+        val_accuracy: accuracy of T_k on D_val.
+        y_val: (v,) classes of D_val.
+        kind: `accuracy`; `skill` = (accuracy − majority)/(1 − majority), 0 where a constant guess is as
+            good; `none` = 1.
+
+    Returns:
+        Value in [0, 1]; 0 when D_val is empty, so that the floor applies.
+    """
+    if kind is Reliability.NONE:
+        return 1.0
+    if len(y_val) == 0:
+        return 0.0
+    if kind is Reliability.ACCURACY:
+        return val_accuracy
+    majority = float(np.bincount(y_val).max() / len(y_val))
+    return max(0.0, (val_accuracy - majority) / (1.0 - majority)) if majority < 1.0 else 0.0
+
+
+def _parameters(config: RunConfig, num_local: int, threads: int, seed: int) -> BoosterParameters:
+    return {
+        "objective": "multiclass",
+        "num_class": num_local,
+        "learning_rate": config.teacher_lr,
+        "max_depth": config.teacher_depth,
+        "num_leaves": config.teacher_leaves,
+        "min_data_in_leaf": config.teacher_min_leaf,
+        "feature_fraction": config.teacher_feature_fraction,
+        "max_bin": config.max_bin,
+        "feature_pre_filter": False,  # a tiny shard would otherwise lose every feature at binning
+        "force_col_wise": True,
+        "deterministic": True,
+        "num_threads": threads,
+        "seed": seed,
+        "verbosity": -1,
+    }
+
+
+def _binned(h: NDArray[np.float32], local: NDArray[np.int64], parameters: BoosterParameters) -> lgb.Dataset:
+    """The training set, binned once; the folds are subsets of it."""
+    return lgb.Dataset(h, label=local, params=dict(parameters), free_raw_data=False)
+
+
+def _fit(
+    dataset: lgb.Dataset,
+    local: NDArray[np.int64],
+    parameters: BoosterParameters,
+    trees: int,
+    progress: Progress,
+) -> lgb.Booster | None:
+    """A booster on `dataset`, whose labels are `local`; None where there is nothing to tell apart."""
+    if len(np.unique(local)) < 2:
+        return None
+
+    def told(env: lgb.callback.CallbackEnv) -> None:
+        progress((env.iteration + 1) / trees, "training the teacher")
+
+    return lgb.train(dict(parameters), dataset, num_boost_round=trees, callbacks=[told])
+
+
+def _probabilities(
+    booster: lgb.Booster | None, h: NDArray[np.float32], num_local: int, threads: int
+) -> NDArray[np.float64]:
+    """Our own softmax over raw margins Σ η·tree_m(h) (Eqs. 1-2)."""
+    if booster is None or len(h) == 0:
+        return np.full((len(h), num_local), 1.0 / num_local)
+    margins = np.asarray(booster.predict(h, raw_score=True, num_threads=threads))
+    return softmax(margins.reshape(len(h), num_local))
+
+
+def _out_of_fold(
+    h: NDArray[np.float32],
+    local: NDArray[np.int64],
+    binned: lgb.Dataset,
+    parameters: BoosterParameters,
+    config: RunConfig,
+    seed: int,
+    progress: Progress,
+) -> NDArray[np.float64]:
+    """(n, C_loc) probabilities of teachers that did not see the sample.
+
+    A class missing from a fold's training part is treated like any class unseen in n samples: 1/(n + 2).
+    """
+    num_local = int(local.max()) + 1
+    out = np.full((len(h), num_local), 1.0 / num_local)
+    if num_local < 2:
+        return out
+    folds = stratified_folds(local, config.kd_folds, seed)
+    for fold in range(config.kd_folds):
+        held_out, rest = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        if len(held_out) == 0:
+            continue
+        seen = np.unique(local[rest]).astype(np.int64)
+        part = part_of(progress, fold / config.kd_folds, (fold + 1) / config.kd_folds)
+        booster = _fit(binned.subset(rest.tolist()), local[rest], parameters, config.teacher_trees, part)
+        if booster is None:
+            p_seen = np.ones((len(held_out), 1))
+        else:
+            margins = np.asarray(
+                booster.predict(h[held_out], raw_score=True, num_threads=parameters["num_threads"])
+            )
+            p_seen = softmax(margins.reshape(len(held_out), num_local)[:, seen])
+        out[held_out] = expand_to_global(p_seen, seen, num_local, len(rest))
+    return out

@@ -1,0 +1,122 @@
+"""Content-addressed blobs in a folder: written atomically, verified on read; knows nothing of what they mean."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from fkd_common.errors import CorruptTransferError, NotFoundError
+from fkd_common.tensors import payload_offset
+
+
+def sha256_hex(data: bytes) -> str:
+    """Hex SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that its name only ever shows old or new content, never half of it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A stored blob: hex digest, size in bytes, and where its tensor data starts."""
+
+    sha256: str
+    size: int
+    payload_offset: int
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of tensor data."""
+        return self.size - self.payload_offset
+
+    def payload_in(self, offset: int, length: int) -> int:
+        """How many of the bytes [offset, offset + length) are tensor data."""
+        end = min(offset + length, self.size)
+        return max(0, end - max(offset, self.payload_offset))
+
+
+class BlobStore:
+    """Blobs as files named by their SHA-256."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, Artifact] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, blob: bytes) -> Artifact:
+        """Store a safetensors blob; storing it twice is free."""
+        digest = sha256_hex(blob)
+        if not self.has(digest):
+            write_atomically(self.path(digest), blob)
+        return self.describe(digest)
+
+    def has(self, sha256: str) -> bool:
+        """Whether the blob is here."""
+        return self.path(sha256).exists()
+
+    def path(self, sha256: str) -> Path:
+        """The blob's file."""
+        return self._folder / f"{sha256}.safetensors"
+
+    def describe(self, sha256: str) -> Artifact:
+        """Size and payload offset of a stored blob.
+
+        Raises:
+            NotFoundError: No such blob.
+        """
+        if sha256 not in self._known:
+            try:
+                with self.path(sha256).open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    self._known[sha256] = Artifact(sha256, size, payload_offset(file.read(8), size))
+            except FileNotFoundError as error:
+                raise NotFoundError(f"no artifact with sha256 {sha256}") from error
+        return self._known[sha256]
+
+    def read(self, sha256: str) -> bytes:
+        """A whole blob, verified.
+
+        Raises:
+            NotFoundError: No such blob.
+            CorruptTransferError: The file no longer matches its digest.
+        """
+        try:
+            blob = self.path(sha256).read_bytes()
+        except FileNotFoundError as error:
+            raise NotFoundError(f"no artifact with sha256 {sha256}") from error
+        if sha256_hex(blob) != sha256:
+            raise CorruptTransferError(
+                f"{self.path(sha256)} is damaged: its content does not match its name; delete it"
+            )
+        return blob
+
+    def read_chunk(self, sha256: str, offset: int, length: int) -> bytes:
+        """Part of a blob, unverified: the receiver checks the whole."""
+        self.describe(sha256)
+        with self.path(sha256).open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    def remove(self, sha256: str) -> None:
+        """Forget a blob that nothing refers to any more."""
+        self._known.pop(sha256, None)
+        self.path(sha256).unlink(missing_ok=True)

@@ -1,0 +1,301 @@
+"""The run configuration: every key of the method, with its default, range and meaning; hashed, no I/O.
+
+One :class:`RunConfig` governs a run. The coordinator publishes it at registration, its hash travels with
+every task, and both sides read their choices from it, so that no two sites can run different methods.
+Equation numbers are those of Zhang et al., "FKD-RTM", Computers, Materials & Continua 88(2), 2026.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Annotated, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_settings import NoDecode
+
+
+def _split_commas(value: object) -> object:
+    """Accept ``a,b`` (flags, environment) where a list is expected."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        return _split_commas(value[0])
+    return value
+
+
+_T = TypeVar("_T")
+_Listed = Annotated[tuple[_T, ...], BeforeValidator(_split_commas), NoDecode]
+
+
+class KdTargets(StrEnum):
+    """Which teacher output the student learns from."""
+
+    OUT_OF_FOLD = "out_of_fold"
+    IN_SAMPLE = "in_sample"
+
+
+class Calibrator(StrEnum):
+    """How teacher probabilities are calibrated on the validation split."""
+
+    PLATT = "platt"
+    TEMPERATURE = "temperature"
+    NONE = "none"
+
+
+class AbsentClasses(StrEnum):
+    """What distillation says about classes a client has never seen."""
+
+    COMPLETE = "complete"
+    LITERAL = "literal"
+
+
+class Norm(StrEnum):
+    """Normalisation inside the student."""
+
+    BATCH = "batch"
+    LAYER = "layer"
+
+
+class Reliability(StrEnum):
+    """What r_k measures."""
+
+    ACCURACY = "accuracy"
+    SKILL = "skill"
+    NONE = "none"
+
+
+class Correction(StrEnum):
+    """Stage-2 corrections of the averaged student."""
+
+    ANCHORS = "anchors"
+    MOMENTS = "moments"
+
+
+class ResidualForm(StrEnum):
+    """Which residual the anchor correction regresses (Eq. 10)."""
+
+    ALIGNED = "aligned"
+    LITERAL = "literal"
+
+
+class Fusion(StrEnum):
+    """How residual predictions are weighted (Eq. 12)."""
+
+    SIZE = "size"
+    CLASS_AWARE = "class_aware"
+
+
+class MomentFeatures(StrEnum):
+    """Which features enter the pooled moments."""
+
+    HIDDEN = "hidden"
+    LAST = "last"
+    EMBEDDING = "embedding"
+
+
+class PersonalKind(StrEnum):
+    """Candidates for the personal model; the validation split picks one."""
+
+    CLOSED_FORM = "closed_form"
+    PRIOR = "prior"
+    BLEND = "blend"
+    FINETUNE = "finetune"
+
+
+class FinetuneScope(StrEnum):
+    """What gradient personalisation unfreezes besides nothing else (Eq. 9)."""
+
+    HEAD = "head"
+    BLOCK = "block"
+    LAYER4 = "layer4"
+
+
+class MissedQuorum(StrEnum):
+    """What happens when a phase's deadline passes without a quorum."""
+
+    EXTEND = "extend"
+    ABORT = "abort"
+
+
+class RunConfig(BaseModel):
+    """Everything that decides what a run computes; equal configurations hash equal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    # -- the run ---------------------------------------------------------------------------------
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of cohort sampling, student initialisation and every client's shuffling."""
+    rounds: int = Field(100, ge=1)
+    """Number of federated rounds R."""
+    clients_per_round: float = Field(0.7, gt=0, le=1)
+    """Share of the live clients sampled into each round's cohort."""
+    min_clients: int = Field(2, ge=1)
+    """Clients that must be ready before the first round starts."""
+    quorum: float = Field(0.5, gt=0, le=1)
+    """Share of a phase's participants (at least 1) whose uploads close it at the deadline."""
+    phase_deadline_s: float = Field(600.0, gt=0)
+    """Seconds a phase may last before it closes with the quorum."""
+    on_missed_quorum: MissedQuorum = MissedQuorum.EXTEND
+    """At a deadline without quorum: `extend` once and then abort, or `abort` at once."""
+    heartbeat_s: float = Field(2.0, gt=0)
+    """Seconds between a client's signs of life."""
+    heartbeat_limit_s: float = Field(8.0, gt=0)
+    """Seconds of silence after which a client counts as gone."""
+
+    # -- local split, teacher (Eqs. 1-2), calibration --------------------------------------------
+    val_fraction: float = Field(0.1, ge=0, lt=0.5)
+    """Share of a shard held out, stratified, as D_val."""
+    min_val: int = Field(20, ge=0)
+    """Below this many validation samples calibration is the identity."""
+    teacher_trees: int = Field(100, ge=1)
+    """Boosting rounds of the LightGBM teacher."""
+    teacher_depth: int = Field(6, ge=1)
+    """Maximum tree depth of the teacher."""
+    teacher_lr: float = Field(0.05, gt=0)
+    """Learning rate eta of the teacher."""
+    teacher_leaves: int = Field(31, ge=2)
+    """Leaves per teacher tree."""
+    teacher_min_leaf: int = Field(5, ge=1)
+    """Samples per leaf of the teacher."""
+    teacher_feature_fraction: float = Field(0.2, gt=0, le=1)
+    """Share of the embedding's features each teacher tree sees."""
+    max_bin: int = Field(63, ge=2, le=255)
+    """Histogram bins per feature, for teacher and residual learners."""
+    kd_targets: KdTargets = KdTargets.OUT_OF_FOLD
+    """Soft targets from folds the teacher did not see, or from its own training data."""
+    kd_folds: int = Field(3, ge=2)
+    """Folds for out-of-fold soft targets."""
+    calibrator: Calibrator = Calibrator.PLATT
+    """Calibration C_k of teacher probabilities."""
+
+    # -- student and distillation (Eqs. 3-6, 8) --------------------------------------------------
+    hidden: _Listed[int] = (512, 256, 128)
+    """Widths of the student's hidden layers."""
+    dropout: _Listed[float] = (0.4, 0.3, 0.2)
+    """Dropout after each hidden layer."""
+    norm: Norm = Norm.BATCH
+    """Normalisation in the student."""
+    temperature: float = Field(2.0, gt=0)
+    """Distillation temperature T (Eqs. 3, 5)."""
+    alpha_start: float = Field(0.7, ge=0, le=1)
+    """Weight of the distillation term in the first round."""
+    alpha_end: float = Field(0.3, ge=0, le=1)
+    """Weight of the distillation term in the last round; linear in between."""
+    absent_classes: AbsentClasses = AbsentClasses.COMPLETE
+    """Whether absent classes keep the mass the received global student gives them."""
+    batch_size: int = Field(64, ge=2)
+    """Mini-batch size of student training."""
+    lr: float = Field(1e-3, gt=0)
+    """AdamW learning rate of the student."""
+    weight_decay: float = Field(3e-4, ge=0)
+    """AdamW weight decay of the student."""
+    local_epochs: int = Field(5, ge=1)
+    """Local epochs per round (ignored when `local_steps` is set)."""
+    local_steps: int | None = Field(None, ge=1)
+    """Local mini-batches per round; overrides `local_epochs`."""
+
+    # -- aggregation (Eqs. 14-15) ----------------------------------------------------------------
+    reliability: Reliability = Reliability.ACCURACY
+    """What r_k measures: teacher accuracy on D_val, skill above the majority class, or 1."""
+    tau_r: float = Field(0.1, ge=0, le=1)
+    """Floor under r_k in Eq. 15."""
+    drop_below: float | None = Field(None, ge=0, le=1)
+    """Leave clients with r_k below this out of the average."""
+
+    # -- stage 2: corrections (Eqs. 10-13 and pooled moments) ------------------------------------
+    correction: _Listed[Correction] = (Correction.ANCHORS, Correction.MOMENTS)
+    """Which corrections are computed; the vote decides which one is published."""
+    residual_every: int = Field(10, ge=1)
+    """Corrections are computed every this many rounds, and in the last."""
+    correction_at_start: bool = False
+    """Also compute corrections before the first round, from the untrained student."""
+    residual_form: ResidualForm = ResidualForm.ALIGNED
+    """Residual of Eq. 10: difference of log-probabilities at one temperature, or as printed."""
+    residual_temperature: float = Field(2.0, gt=0)
+    """Divisor T_r of clipped residuals (Eq. 11)."""
+    residual_clip: float = Field(10.0, gt=0)
+    """Residuals are clipped to plus or minus this value."""
+    eps: float = Field(1e-6, gt=0, lt=0.1)
+    """Epsilon inside the logarithms of Eq. 10."""
+    residual_trees: int = Field(30, ge=1)
+    """Boosting rounds of a class-wise residual learner."""
+    residual_depth: int = Field(4, ge=1)
+    """Maximum depth of a residual learner's trees."""
+    residual_lr: float = Field(0.1, gt=0)
+    """Learning rate of a residual learner."""
+    fusion: Fusion = Fusion.SIZE
+    """Weights of Eq. 12: sample counts, or per-class counts (which reveals class counts)."""
+    anchor_lambda_grid: _Listed[float] = (10.0, 100.0, 1000.0, 10000.0)
+    """Ridge strengths tried for Eq. 13; leave-one-out error on the anchors chooses."""
+    lambda_res: float = Field(1.0, ge=0)
+    """Strength of the correction: S + lambda_res * Delta S."""
+    moment_features: MomentFeatures = MomentFeatures.HIDDEN
+    """Features z of the pooled moments: all hidden layers, the last one, or the embedding alone."""
+    kappa: float = Field(8.0, gt=0)
+    """Scale of the moment targets, in logits."""
+    beta: float = Field(0.0, ge=0, le=1)
+    """Share of calibrated out-of-fold teacher probabilities in the moment targets."""
+    lambda_grid: _Listed[float] = (1.0, 10.0, 100.0, 1000.0)
+    """Ridge strengths of the moment correction; the federated vote chooses."""
+
+    # -- personalisation (Eq. 9 and closed forms) ------------------------------------------------
+    personal: _Listed[PersonalKind] = tuple(PersonalKind)
+    """Personal models tried; D_val picks the one that is kept."""
+    personal_every: int = Field(0, ge=0)
+    """Personalise every this many rounds as well as in the last (0: only in the last)."""
+    personal_lambda_grid: _Listed[float] = (1.0, 10.0, 100.0, 1000.0)
+    """Ridge strengths of the closed-form personal correction."""
+    blend_gamma_grid: _Listed[float] = (0.25, 0.5, 1.0, 2.0)
+    """Weights of the local teacher in the blended personal model."""
+    finetune_scope: FinetuneScope = FinetuneScope.BLOCK
+    """Gradient personalisation trains the head, also the last block of layer4, or all of layer4."""
+    finetune_epochs: int = Field(3, ge=1, le=5)
+    """Epochs of gradient personalisation; the best on D_val is kept, epoch 0 included."""
+    finetune_lr_extractor: float = Field(1e-4, gt=0)
+    """AdamW learning rate of the unfrozen part of the extractor."""
+    finetune_lr_head: float = Field(1e-3, gt=0)
+    """AdamW learning rate of the personal head."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if len(self.hidden) != len(self.dropout):
+            raise ValueError(
+                f"hidden has {len(self.hidden)} layers and dropout {len(self.dropout)}: give one dropout per layer"
+            )
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError("hidden needs at least one width, each at least 1")
+        if not all(0 <= p < 1 for p in self.dropout):
+            raise ValueError("dropout must lie in [0, 1)")
+        for name in ("lambda_grid", "anchor_lambda_grid", "personal_lambda_grid"):
+            grid: tuple[float, ...] = getattr(self, name)
+            if not grid or min(grid) <= 0:
+                raise ValueError(f"{name} needs at least one value, each above 0")
+        if self.heartbeat_limit_s <= self.heartbeat_s:
+            raise ValueError("heartbeat_limit_s must exceed heartbeat_s")
+        return self
+
+    def canonical_json(self) -> str:
+        """The configuration as JSON with sorted keys: the text that is hashed and sent."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def sha256(self) -> str:
+        """Hex SHA-256 of :meth:`canonical_json`."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+    def is_correction_round(self, round_number: int) -> bool:
+        """Whether stage 2 runs in this round (1-based; round 0 is the untrained student)."""
+        if not self.correction:
+            return False
+        if round_number == 0:
+            return self.correction_at_start
+        return round_number % self.residual_every == 0 or round_number == self.rounds
+
+    def is_personal_round(self, round_number: int) -> bool:
+        """Whether clients personalise at the end of this round."""
+        if not self.personal:
+            return False
+        return round_number == self.rounds or (
+            self.personal_every > 0 and round_number > 0 and round_number % self.personal_every == 0
+        )

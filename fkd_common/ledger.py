@@ -1,0 +1,87 @@
+"""The byte ledger: payload and message bytes by client, round, phase and direction; counts only, no I/O.
+
+*Payload* bytes are tensor data (and nothing else); *message* bytes are whole serialised protobuf messages.
+Both programs keep one, booking each call once from the bytes they actually sent and received, so the two
+sides can be compared line by line. "Up" is always client to coordinator.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields
+
+from fkd_common.pb import types_pb2 as types
+
+PHASE_NAMES: dict[int, str] = {
+    value: name.removeprefix("PHASE_").lower() for name, value in types.Phase.items() if value
+}
+
+
+@dataclass(frozen=True, order=True)
+class LedgerKey:
+    """What bytes are booked under."""
+
+    client: str
+    round: int
+    phase: str
+
+
+@dataclass
+class ByteCount:
+    """Bytes of some calls; `wasted` are message bytes, both ways, of refused, repeated or unanswered calls."""
+
+    calls: int = 0
+    payload_up: int = 0
+    payload_down: int = 0
+    message_up: int = 0
+    message_down: int = 0
+    wasted: int = 0
+
+    def add(self, other: ByteCount) -> None:
+        """Add another count to this one."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+class Ledger:
+    """A thread-safe sum of byte counts per :class:`LedgerKey`."""
+
+    def __init__(self) -> None:
+        self._rows: dict[LedgerKey, ByteCount] = defaultdict(ByteCount)
+        self._lock = threading.Lock()
+
+    def book(self, key: LedgerKey, count: ByteCount) -> None:
+        """Add one call's bytes."""
+        with self._lock:
+            self._rows[key].add(count)
+
+    def rows(self) -> list[tuple[LedgerKey, ByteCount]]:
+        """All rows, sorted by client, round and phase."""
+        with self._lock:
+            return [(key, ByteCount(*astuple(count))) for key, count in sorted(self._rows.items())]
+
+    def total(self, where: Callable[[LedgerKey], bool] = lambda key: True) -> ByteCount:
+        """Sum of the rows whose key satisfies `where`."""
+        result = ByteCount()
+        for key, count in self.rows():
+            if where(key):
+                result.add(count)
+        return result
+
+    def by_phase(self) -> dict[str, ByteCount]:
+        """Sums per phase, in the order of the protocol."""
+        totals = {name: self.total(lambda key, name=name: key.phase == name) for name in PHASE_NAMES.values()}  # type: ignore[misc]
+        return {name: count for name, count in totals.items() if count.calls}
+
+    def to_csv(self) -> str:
+        """The ledger as CSV text with a header line."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([field.name for field in (*fields(LedgerKey), *fields(ByteCount))])
+        for key, count in self.rows():
+            writer.writerow([*astuple(key), *astuple(count)])
+        return out.getvalue()

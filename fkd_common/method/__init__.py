@@ -1,0 +1,1 @@
+"""The arithmetic of FKD-RTM: numpy in, numpy out; no I/O, no clock, no network."""

@@ -1,0 +1,90 @@
+"""The published global model as one safetensors file that explains itself; bytes only, no scoring.
+
+Tensors: ``student.*`` (the averaged student), ``standardiser.mean|std`` (of the anchor embeddings),
+``anchor_correction.coefficients|intercept`` (Eq. 13) and ``moment_correction.V`` (pooled moments), the last
+two where the run computed them. The metadata key ``fkd.model`` holds a :class:`ModelHeader` as JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fkd_common.config import RunConfig
+from fkd_common.errors import DataError, FkdError
+from fkd_common.method.residuals import AnchorCorrection, Standardiser
+from fkd_common.tensors import Tensors, decode, encode, metadata_of
+
+HEADER_KEY = "fkd.model"
+
+
+class ModelHeader(BaseModel):
+    """What a reader needs to score images with the tensors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    classes: tuple[str, ...]
+    published: Literal["student", "anchors", "moments"]
+    """Which candidate the federated vote chose."""
+    config: RunConfig
+    """The run's configuration, from which student and features follow."""
+    moment_lambda: float
+    anchor_lambda: float
+    anchor_loo_r2: float
+    extractor_sha256: str
+    """Hash of the extractor artifact whose embeddings the model takes."""
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """A global model in numpy: the student's tensors and its corrections."""
+
+    header: ModelHeader
+    student: Tensors
+    standardiser: Standardiser
+    anchor_correction: AnchorCorrection | None
+    moment_solution: NDArray[np.float32] | None
+    """(p, C) V."""
+
+
+def encode_model(model: ModelParts) -> bytes:
+    """Serialise a model; equal models give equal bytes."""
+    tensors: Tensors = {f"student.{name}": array for name, array in model.student.items()}
+    tensors["standardiser.mean"] = model.standardiser.mean
+    tensors["standardiser.std"] = model.standardiser.std
+    if model.anchor_correction is not None:
+        tensors["anchor_correction.coefficients"] = model.anchor_correction.coefficients
+        tensors["anchor_correction.intercept"] = model.anchor_correction.intercept
+    if model.moment_solution is not None:
+        tensors["moment_correction.V"] = model.moment_solution
+    return encode(tensors, {HEADER_KEY: model.header.model_dump_json()})
+
+
+def decode_model(blob: bytes) -> ModelParts:
+    """Read a model.
+
+    Raises:
+        DataError: The blob is not a published model.
+    """
+    try:
+        header = ModelHeader.model_validate_json(metadata_of(blob)[HEADER_KEY])
+        tensors = decode(blob)
+        standardiser = Standardiser(tensors["standardiser.mean"], tensors["standardiser.std"])
+    except (KeyError, ValidationError, FkdError) as error:
+        raise DataError(f"not a published model: {error}") from error
+    anchors = None
+    if "anchor_correction.coefficients" in tensors:
+        anchors = AnchorCorrection(
+            standardiser,
+            tensors["anchor_correction.coefficients"],
+            tensors["anchor_correction.intercept"],
+            header.anchor_lambda,
+            header.anchor_loo_r2,
+        )
+    prefix = "student."
+    student = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+    return ModelParts(header, student, standardiser, anchors, tensors.get("moment_correction.V"))

@@ -1,0 +1,1 @@
+"""Generated protobuf messages; regenerate with ``make proto``, never edit."""

@@ -1,0 +1,106 @@
+"""The protocol as a table of methods, and the one place where errors become gRPC status and back.
+
+A call is bytes in, bytes out: over gRPC and in one process the same bytes are parsed, counted and answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from fkd_common import errors
+from fkd_common.pb import coordinator_pb2
+
+PROTOCOL_VERSION = 1
+MAX_CHUNK_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = 4 << 20
+MAX_POLL_S = 30.0
+
+_SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of fkd.v1.Coordinator."""
+
+    name: str
+    path: str
+    request_type: type[Message]
+    response_type: type[Message]
+
+
+METHODS: dict[str, Method] = {
+    method.name: Method(
+        method.name,
+        f"/{_SERVICE.full_name}/{method.name}",
+        GetMessageClass(method.input_type),
+        GetMessageClass(method.output_type),
+    )
+    for method in _SERVICE.methods
+}
+
+
+class Transport(Protocol):
+    """Carries one call to the coordinator."""
+
+    def call(self, method: Method, request: bytes, timeout_s: float) -> bytes:
+        """Send serialised request bytes, return the serialised response.
+
+        Raises:
+            FkdError: What the coordinator answered, or UnreachableError.
+        """
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+# The codes' meaning for a caller: INVALID_ARGUMENT is never retried, FAILED_PRECONDITION means the state
+# moved on, ABORTED is retried at a higher level, UNAVAILABLE is retried as it is.
+_CODES: dict[type[errors.FkdError], int] = {
+    errors.InvalidUploadError: code_pb2.INVALID_ARGUMENT,
+    errors.StaleError: code_pb2.FAILED_PRECONDITION,
+    errors.RefusedError: code_pb2.FAILED_PRECONDITION,
+    errors.ConflictError: code_pb2.ALREADY_EXISTS,
+    errors.SupersededError: code_pb2.ABORTED,
+    errors.CorruptTransferError: code_pb2.DATA_LOSS,
+    errors.TooLargeError: code_pb2.RESOURCE_EXHAUSTED,
+    errors.NotFoundError: code_pb2.NOT_FOUND,
+    errors.UnreachableError: code_pb2.UNAVAILABLE,
+}
+_ERRORS: dict[int, type[errors.FkdError]] = {code: kind for kind, code in _CODES.items()}
+
+
+def to_status(error: errors.FkdError) -> status_pb2.Status:
+    """An expected error as google.rpc.Status with ErrorInfo."""
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain="fkd.v1"))
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), code_pb2.INTERNAL)
+    return status_pb2.Status(code=code, message=str(error), details=[detail])
+
+
+def from_rpc_error(error: grpc.RpcError) -> errors.FkdError:
+    """What a failed gRPC call means in our own terms."""
+    call: Any = error
+    try:
+        status = rpc_status.from_call(call)
+    except ValueError:
+        status = None
+    if status is not None:
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Is(info.DESCRIPTOR):
+                detail.Unpack(info)
+                return _ERRORS.get(status.code, errors.FkdError)(status.message, reason=info.reason)
+    code, text = call.code(), call.details() or ""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return errors.TooLargeError(text)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+        return errors.UnreachableError(text or code.name)
+    return errors.FkdError(f"the coordinator answered {code.name}: {text}")

@@ -1,0 +1,118 @@
+"""Settings of a program: flag, then environment (FKD_...), then YAML file, then default; errors in one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from fkd_common.errors import UsageError
+
+_Settings = TypeVar("_Settings", bound="ProgramSettings")
+
+
+class ProgramSettings(BaseSettings):
+    """Base of every program's settings."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FKD_",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+        use_attribute_docstrings=True,
+    )
+
+    config: Path | None = None
+    """YAML file with any of these settings as keys (underscores, not dashes)."""
+    print_config: bool = False
+    """Print the settings in force as YAML and exit."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment above what :func:`load_settings` read from the file; flags are added on top by it."""
+        return env_settings, init_settings
+
+    def to_yaml(self) -> str:
+        """The settings in force, as a file that ``--config`` takes."""
+        values = self.model_dump(mode="json", exclude={"config", "print_config"})
+        return yaml.safe_dump(values, sort_keys=False)
+
+
+def load_settings(kind: type[_Settings], program: str, argv: list[str]) -> _Settings:
+    """Read a program's settings from its arguments, environment and file.
+
+    Raises:
+        UsageError: An unknown key, a wrong value or an unreadable file; one sentence each.
+    """
+    try:
+        cli: CliSettingsSource[Any] = CliSettingsSource(
+            kind, cli_prog_name=program, cli_parse_args=argv, formatter_class=_help_formatter()
+        )
+        given = cli()
+        path = given.get("config") or os.environ.get("FKD_CONFIG")
+        return kind(_cli_settings_source=cli, **(_read_yaml(kind, Path(path)) if path else {}))
+    except ValidationError as error:
+        raise UsageError("; ".join(_sentence(problem) for problem in error.errors())) from error
+    except SettingsError as error:
+        raise UsageError(f"{error} (see {program} --help)") from error
+
+
+def _read_yaml(kind: type[ProgramSettings], path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"configuration file {path} cannot be read: {error}".replace("\n", " ")) from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UsageError(
+            f"configuration file {path}: expected `key: value` lines, got a {type(values).__name__}"
+        )
+    unknown = sorted(str(key) for key in values if key not in kind.model_fields)
+    if unknown:
+        raise UsageError(
+            f"configuration file {path}: unknown key {', '.join(unknown)}; --print-config lists the known ones"
+        )
+    return values
+
+
+def _sentence(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if not place:
+        return str(message)
+    return f"{place} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _help_formatter() -> Any:
+    import argparse
+
+    class Formatter(argparse.HelpFormatter):
+        def __init__(self, prog: str) -> None:
+            width = 100 if not sys.stdout.isatty() else None
+            super().__init__(prog, max_help_position=34, width=width)
+
+    return Formatter

@@ -1,0 +1,114 @@
+"""Named tensors to bytes and back, in the safetensors layout, with schema and finiteness checks; no pickle.
+
+Everything that crosses the wire as a blob is one safetensors file: an 8-byte header length, a JSON header
+and the tensors' data. *Payload* is the data alone; header and framing count as message bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from fkd_common.errors import InvalidUploadError
+from fkd_common.method.student_layout import TensorSpec
+
+Tensors: TypeAlias = dict[str, NDArray[Any]]
+
+MAX_HEADER_BYTES = 1 << 20
+
+
+def encode(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Serialise tensors deterministically.
+
+    Args:
+        tensors: Arrays by name; made contiguous, little-endian.
+        metadata: At most one entry, since the format does not order several.
+    """
+    if metadata is not None and len(metadata) > 1:
+        raise ValueError("metadata may have one entry: several would not serialise deterministically")
+    contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in tensors.items()}
+    return safetensors.numpy.save(contiguous, metadata=dict(metadata) if metadata else None)
+
+
+def decode(blob: bytes) -> Tensors:
+    """Parse a blob.
+
+    Raises:
+        InvalidUploadError: The header is oversized or malformed, or offsets do not match the data.
+    """
+    payload_offset(blob[:8], len(blob))
+    try:
+        return dict(safetensors.numpy.load(blob))
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise InvalidUploadError(f"not a readable safetensors blob: {error}") from error
+
+
+def payload_offset(head: bytes, size: int) -> int:
+    """Where the tensor data starts in a blob of `size` bytes, from its first 8 bytes.
+
+    Raises:
+        InvalidUploadError: The header length does not fit the blob or the 1 MiB cap.
+    """
+    if len(head) < 8:
+        raise InvalidUploadError(f"expected a safetensors blob of at least 8 bytes, got {size}")
+    header_bytes = int.from_bytes(head[:8], "little")
+    if header_bytes > min(MAX_HEADER_BYTES, size - 8):
+        raise InvalidUploadError(
+            f"safetensors header claims {header_bytes} bytes in a blob of {size} (cap {MAX_HEADER_BYTES})"
+        )
+    return 8 + header_bytes
+
+
+def chunk_payload(data: bytes, offset: int, size: int) -> int:
+    """How many bytes of a chunk of a blob are tensor data.
+
+    A header never reaches past the first chunk, since both have the same cap.
+    """
+    return max(0, len(data) - payload_offset(data[:8], size)) if offset == 0 else len(data)
+
+
+def metadata_of(blob: bytes) -> dict[str, str]:
+    """The blob's free-text metadata."""
+    start = payload_offset(blob[:8], len(blob))
+    try:
+        found = json.loads(blob[8:start]).get("__metadata__", {})
+    except (ValueError, AttributeError, UnicodeDecodeError) as error:
+        raise InvalidUploadError(f"safetensors header is not JSON: {error}") from error
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def max_blob_bytes(schema: Mapping[str, TensorSpec]) -> int:
+    """Largest blob a peer may send for this schema: the tensors plus room for a header."""
+    return sum(spec.num_bytes for spec in schema.values()) + 256 * (len(schema) + 4)
+
+
+def check_schema(tensors: Mapping[str, NDArray[Any]], schema: Mapping[str, TensorSpec]) -> None:
+    """Refuse tensors whose names, shapes, dtypes or values are not what the schema says.
+
+    Raises:
+        InvalidUploadError: Naming the first tensor that differs, what was expected and what came.
+    """
+    missing, extra = sorted(schema.keys() - tensors.keys()), sorted(tensors.keys() - schema.keys())
+    if missing or extra:
+        raise InvalidUploadError(
+            f"tensor names differ: missing {missing or 'none'}, unexpected {extra or 'none'}",
+            reason="WRONG_NAMES",
+        )
+    for name, spec in schema.items():
+        array = tensors[name]
+        if array.shape != spec.shape:
+            raise InvalidUploadError(
+                f"tensor {name!r}: expected shape {spec.shape}, got {array.shape}", reason="WRONG_SHAPE"
+            )
+        if array.dtype != np.dtype(spec.dtype):
+            raise InvalidUploadError(
+                f"tensor {name!r}: expected dtype {spec.dtype}, got {array.dtype}", reason="WRONG_DTYPE"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InvalidUploadError(f"tensor {name!r} contains NaN or infinity", reason="NOT_FINITE")

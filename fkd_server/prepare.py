@@ -1,0 +1,134 @@
+"""Makes what a run serves: the extractor artifact, and the anchors with their embeddings; the one-off torch work.
+
+Runs as a process of its own (``fkd-server prepare``), so that the coordinator never imports torch. A
+coordinator on a machine without torch serves a folder prepared elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from fkd_common.artifacts import Artifact, BlobStore, write_atomically
+from fkd_common.errors import DataError, ExitCode, FkdError
+from fkd_common.extractor_artifact import build_extractor_artifact
+from fkd_common.tensors import Tensors, decode, encode, metadata_of
+
+CLASSES_KEY = "fkd.classes"
+EXTRACTOR_FILE = "extractor.safetensors"
+ANCHORS_FILE = "anchors.safetensors"
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """What a coordinator serves, read from a prepared folder."""
+
+    extractor: Artifact
+    anchors: Artifact
+    anchor_embeddings: NDArray[np.float32]
+    """(m, d)"""
+    classes: tuple[str, ...]
+
+
+def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int) -> None:
+    """Build and write both artifacts; needs torch.
+
+    Raises:
+        DataError: A folder or weight file is missing or unusable.
+    """
+    import torch
+    from fkd_client.pretrain import pretrain_extractor
+
+    from fkd_client.embedding import embed
+    from fkd_client.extractor import imagenet_extractor_artifact, load_extractor
+    from fkd_shards.shard import read_shard
+
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+    log = structlog.get_logger()
+    anchor_shard = read_shard(anchors)
+    if not anchor_shard.classes:
+        raise DataError(f"{anchors} names no classes: make anchors with `fkd-shards create`")
+
+    def progress(fraction: float, activity: str) -> None:
+        log.info("preparing", activity=activity, percent=round(100 * fraction))
+
+    if extractor == "resnet18":
+        blob = imagenet_extractor_artifact()
+    elif extractor == "pretrain":
+        shard = read_shard(public)
+        if shard.labels is None:
+            raise DataError(
+                f"{public} has no labels: pretraining needs a labelled public set (fkd-shards create --public N)"
+            )
+        blob = pretrain_extractor(np.asarray(shard.images), shard.labels, seed=seed, progress=progress)
+    else:
+        blob = build_extractor_artifact(Path(extractor), None)
+    images = np.asarray(anchor_shard.images)
+    embeddings = embed(load_extractor(blob), images, device="cpu")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / EXTRACTOR_FILE, blob)
+    tensors: Tensors = {"images": images, "embeddings": embeddings.astype(np.float32)}
+    write_atomically(out / ANCHORS_FILE, encode(tensors, {CLASSES_KEY: json.dumps(anchor_shard.classes)}))
+
+
+def prepare_in_child(extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int) -> None:
+    """Run :func:`prepare` in a process of its own, its log lines passing through.
+
+    Raises:
+        DataError: It failed; the message is the child's.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise DataError(
+            "this machine has no torch to prepare extractor and anchors: install fkd[client], or run "
+            "`fkd-server prepare` on one that has it and start with --prepared FOLDER"
+        )
+    arguments = {
+        "extractor": extractor, "anchors": anchors, "public": public, "out": out, "seed": seed, "threads": threads,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "fkd_server.cli", "prepare"]
+    for name, value in arguments.items():
+        command += [f"--{name}", str(value)]
+    failure = ""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        for line in child.stderr:
+            if "error: " in line:
+                failure = line.split("error: ", 1)[1].strip()
+            else:
+                sys.stderr.write(line)
+    if child.returncode:
+        error = DataError(failure or f"preparation ended with status {child.returncode}")
+        error.exit_code = (
+            ExitCode(child.returncode) if child.returncode in set(ExitCode) else ExitCode.FAILURE
+        )
+        raise error
+
+
+def load_prepared(folder: Path, blobs: BlobStore) -> PreparedRun:
+    """Read a prepared folder into the blob store.
+
+    Raises:
+        DataError: Files are missing or not what they should be.
+    """
+    try:
+        extractor, anchors = (folder / EXTRACTOR_FILE).read_bytes(), (folder / ANCHORS_FILE).read_bytes()
+        tensors = decode(anchors)
+        classes = tuple(str(name) for name in json.loads(metadata_of(anchors)[CLASSES_KEY]))
+        embeddings = tensors["embeddings"]
+    except (OSError, KeyError, ValueError, FkdError) as error:
+        raise DataError(f"{folder} is not a folder made by `fkd-server prepare`: {error}") from error
+    if embeddings.ndim != 2 or embeddings.dtype != np.float32 or len(embeddings) < 2 or len(classes) < 2:
+        raise DataError(
+            f"{folder / ANCHORS_FILE}: expected at least 2 float32 embeddings and 2 classes, "
+            f"got {embeddings.dtype} {embeddings.shape} and {len(classes)} classes"
+        )
+    return PreparedRun(blobs.put(extractor), blobs.put(anchors), embeddings, classes)

@@ -1,0 +1,85 @@
+"""Turns the run's events into log lines, round records and evaluation jobs; decides nothing about the run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from fkd_common.artifacts import write_atomically
+from fkd_common.model_file import encode_model
+from fkd_server.coordinator import Event
+from fkd_server.evaluation import EvaluationJob, Evaluator
+from fkd_server.federated_method import Json
+from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.run_folder import RunFolder
+
+# Fields too long for a log line; the round's record has them.
+_ONLY_IN_RECORD = frozenset({"weights", "reliability", "samples", "student", "phases", "clients", "returned"})
+
+
+class Recorder:
+    """Writes what happens; with an evaluator, a round's record waits for its accuracy."""
+
+    def __init__(self, folder: RunFolder, method: FkdRtm, evaluations: Path) -> None:
+        self.accuracy: dict[str, Json] = {}
+        self.phase_seconds: dict[str, float] = {}
+        self._folder = folder
+        self._method = method
+        self._evaluations = evaluations
+        self._evaluator: Evaluator | None = None
+        self._waiting: dict[int, Mapping[str, Json]] = {}
+        self._lock = threading.Lock()
+        self._log = structlog.get_logger()
+
+    def evaluate_with(self, evaluator: Evaluator) -> None:
+        """Score the global model after every round from now on."""
+        self._evaluations.mkdir(parents=True, exist_ok=True)
+        self._evaluator = evaluator
+
+    def on_event(self, event: Event) -> None:
+        """Note one event."""
+        shown = {name: value for name, value in event.fields.items() if name not in _ONLY_IN_RECORD}
+        self._log.info(
+            event.name,
+            **{key: _rounded(value) for key, value in shown.items() if value not in ({}, [], None)},
+        )
+        if event.name == "phase_closed":
+            phase, seconds = event.fields["phase"], event.fields["seconds"]
+            assert isinstance(phase, str)
+            assert isinstance(seconds, float)
+            self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + seconds
+        if event.name == "round_closed":
+            self._record_round(event.fields)
+
+    def _record_round(self, record: Mapping[str, Json]) -> None:
+        round_number = record["round"]
+        assert isinstance(round_number, int)
+        if self._evaluator is None:
+            self._folder.append_round(record)
+            return
+        path = self._evaluations / f"round-{round_number}.safetensors"
+        write_atomically(path, encode_model(self._method.model()))
+        with self._lock:
+            self._waiting[round_number] = record
+        self._evaluator.submit(EvaluationJob(round_number, path))
+
+    def on_evaluated(self, round_number: int, accuracy: dict[str, Json]) -> None:
+        """A round's accuracies are known."""
+        with self._lock:
+            record = self._waiting.pop(round_number)
+        self._folder.append_round({**record, "accuracy": accuracy})
+        if accuracy:
+            self.accuracy = accuracy
+            shown = {name: round(value, 4) for name, value in accuracy.items() if isinstance(value, float)}
+            self._log.info("evaluated", round=round_number, **shown)
+
+
+def _rounded(value: Json) -> Json:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    return value

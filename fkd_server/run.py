@@ -1,0 +1,116 @@
+"""One run, assembled: artifacts, method, state machine, service and records; the same with or without a network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fkd_common.artifacts import BlobStore
+from fkd_common.config import RunConfig
+from fkd_common.errors import UsageError
+from fkd_common.identifiers import new_run_id
+from fkd_server.coordinator import Coordinator, RunState
+from fkd_server.evaluation import Evaluator
+from fkd_server.federated_method import Json
+from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.prepare import EXTRACTOR_FILE, load_prepared, prepare_in_child
+from fkd_server.recorder import Recorder
+from fkd_server.run_folder import RunFolder, bytes_per_client, process_usage
+from fkd_server.service import CoordinatorService, RunIdentity
+from fkd_server.settings import ServerSettings
+from fkd_server.spool import UploadSpool
+
+
+@dataclass
+class Run:
+    """A run ready to be served."""
+
+    run_id: str
+    config: RunConfig
+    folder: RunFolder
+    method: FkdRtm
+    coordinator: Coordinator
+    service: CoordinatorService
+    recorder: Recorder
+    evaluator: Evaluator | None
+    started: float
+
+    def finish(self) -> Mapping[str, Json]:
+        """Wait for evaluations, write the model, the ledger and the summary; returns the summary."""
+        if self.evaluator is not None:
+            self.evaluator.close()
+        self.write_ledger()
+        completed = self.coordinator.state is RunState.COMPLETED
+        model_hash = None
+        if completed:
+            rounds, accuracy = self.config.rounds, self.recorder.accuracy
+            model_hash = self.folder.write_model(self.method.model(), self.run_id, accuracy, rounds)
+        summary: dict[str, Json] = {
+            "run_id": self.run_id,
+            "state": self.coordinator.state.value,
+            "detail": self.coordinator.detail,
+            "accuracy": self.recorder.accuracy,
+            "bytes": bytes_per_client(self.service.ledger),
+            "seconds": {
+                "total": round(time.monotonic() - self.started, 2),
+                "phases": {
+                    phase: round(seconds, 2) for phase, seconds in self.recorder.phase_seconds.items()
+                },
+            },
+            "server": process_usage(),
+            "model_hash": model_hash,
+            "config_hash": self.config.sha256(),
+        }
+        self.folder.write_summary(summary)
+        return summary
+
+    def write_ledger(self) -> None:
+        """Bytes so far; again once the last client has left."""
+        self.folder.write_ledger(self.service.ledger)
+
+
+def assemble(settings: ServerSettings, cache: Path) -> Run:
+    """Prepare artifacts and wire up a run.
+
+    Raises:
+        DataError: Extractor, anchors or test set cannot be used.
+        UsageError: The run folder exists.
+    """
+    config = settings.run_config()
+    run_id = settings.run_id or new_run_id()
+    if settings.test is not None and not settings.test.is_dir():
+        raise UsageError(f"--test {settings.test}: no such shard folder")
+    folder = RunFolder(settings.runs / run_id)
+    blobs = BlobStore(folder.path / "blobs")
+    prepared = settings.prepared
+    if prepared is None:
+        prepared = folder.path / "prepared"
+        anchors = settings.data_folder("anchors", settings.anchors)
+        public = settings.data_folder("public", settings.public)
+        prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads)
+    artifacts = load_prepared(prepared, blobs)
+    folder.write_config(config, artifacts.classes)
+    method = FkdRtm(config, artifacts.classes, artifacts.anchor_embeddings, artifacts.extractor.sha256, blobs)
+    recorder = Recorder(folder, method, folder.path / "evaluations")
+    coordinator = Coordinator(config, method, recorder.on_event)
+    identity = RunIdentity(
+        run_id, artifacts.classes, {"extractor": artifacts.extractor, "anchors": artifacts.anchors}
+    )
+    service = CoordinatorService(
+        identity, coordinator, method, blobs, UploadSpool(folder.path / "spool"), time.monotonic
+    )
+    evaluator = None
+    if settings.test is not None:
+        extractor = prepared / EXTRACTOR_FILE
+        evaluator = Evaluator(
+            settings.test,
+            extractor,
+            artifacts.extractor.sha256,
+            cache,
+            settings.threads,
+            recorder.on_evaluated,
+        )
+        recorder.evaluate_with(evaluator)
+    return Run(run_id, config, folder, method, coordinator, service, recorder, evaluator, time.monotonic())

@@ -1,0 +1,124 @@
+"""What a run leaves on disk: config.yaml, rounds.jsonl, ledger.csv, model.safetensors, model card, summary."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+
+from fkd_common.artifacts import sha256_hex, write_atomically
+from fkd_common.config import RunConfig
+from fkd_common.errors import UsageError
+from fkd_common.ledger import Ledger
+from fkd_common.model_file import ModelParts, encode_model
+from fkd_server.federated_method import Json
+
+
+class RunFolder:
+    """The folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder.
+
+        Raises:
+            UsageError: It exists already, or cannot be made.
+        """
+        self.path = path
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError as error:
+            raise UsageError(f"run folder {path} exists: choose another --run-id") from error
+        except OSError as error:
+            raise UsageError(f"run folder {path} cannot be made: {error.strerror}") from error
+
+    def write_config(self, config: RunConfig, classes: tuple[str, ...]) -> None:
+        """The configuration the run was started with, as a file that ``--config`` takes."""
+        text = f"# sha256 {config.sha256()}\n# classes: {', '.join(classes)}\n"
+        text += yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        write_atomically(self.path / "config.yaml", text.encode())
+
+    def append_round(self, record: Mapping[str, Json]) -> None:
+        """One line per round."""
+        with (self.path / "rounds.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def write_ledger(self, ledger: Ledger) -> None:
+        """Bytes by client, round, phase and direction."""
+        write_atomically(self.path / "ledger.csv", ledger.to_csv().encode())
+
+    def write_model(self, model: ModelParts, run_id: str, accuracy: Mapping[str, Json], rounds: int) -> str:
+        """The published model and its card; returns the model's SHA-256."""
+        blob = encode_model(model)
+        write_atomically(self.path / "model.safetensors", blob)
+        digest = sha256_hex(blob)
+        write_atomically(
+            self.path / "MODEL_CARD.md", _model_card(model, digest, run_id, accuracy, rounds).encode()
+        )
+        return digest
+
+    def write_summary(self, summary: Mapping[str, Json]) -> None:
+        """The run's result as one JSON object."""
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2).encode())
+
+
+def bytes_per_client(ledger: Ledger) -> dict[str, Json]:
+    """Bytes of a run, mean over the clients that took part."""
+    clients = max(1, len({key.client for key, _ in ledger.rows() if key.client}))
+    total = ledger.total()
+
+    def split(count: object) -> dict[str, Json]:
+        values = asdict(count)  # type: ignore[call-overload]
+        return {
+            "payload": {"up": values["payload_up"] // clients, "down": values["payload_down"] // clients},
+            "message": {"up": values["message_up"] // clients, "down": values["message_down"] // clients},
+        }
+
+    return {
+        **split(total),
+        "wasted": total.wasted // clients,
+        "by_phase": {phase: split(count) for phase, count in ledger.by_phase().items()},
+    }
+
+
+def process_usage() -> dict[str, Json]:
+    """Peak resident memory (MB) and CPU seconds of this process, without its children."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "peak_rss_mb": round(usage.ru_maxrss / 1024, 1),
+        "cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
+    }
+
+
+def _model_card(
+    model: ModelParts, digest: str, run_id: str, accuracy: Mapping[str, Json], rounds: int
+) -> str:
+    header = model.header
+    scores = {name: value for name, value in accuracy.items() if isinstance(value, float)}
+    table = "\n".join(f"| {name} | {value:.4f} |" for name, value in scores.items())
+    return f"""# Model card
+
+Global image classifier of run `{run_id}`, trained by federated distillation (FKD-RTM) for {rounds} rounds.
+
+| | |
+|---|---|
+| file | `model.safetensors`, sha256 `{digest}` |
+| classes | {", ".join(header.classes)} |
+| published candidate | {header.published} |
+| student | hidden layers {header.config.hidden}, {header.config.norm} normalisation |
+| extractor | sha256 `{header.extractor_sha256}` (not contained here) |
+| configuration | sha256 `{header.config.sha256()}`, in `config.yaml` |
+
+## Accuracy on the coordinator's test set
+
+{"| candidate | accuracy |" + chr(10) + "|---|---|" + chr(10) + table if scores else "Not evaluated: the coordinator was given no test set."}
+
+## Intended use and limits
+
+Classifies images like those of the participating sites into the classes above. The candidate was chosen by
+federated validation on the sites' held-out samples. It has not been assessed for any use on people; accuracy on
+other populations, devices or sites is unknown until measured there.
+"""

@@ -1,0 +1,362 @@
+"""The coordinator's protocol as a plain object: bytes in, bytes out, every byte booked; works without a network.
+
+Each call is parsed, its session looked up, validated, handed to the state machine, and answered. No
+arithmetic, no sockets, no clock of its own. One lock serialises calls: the state machine is single-threaded.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from fkd_common.artifacts import Artifact, BlobStore, sha256_hex
+from fkd_common.errors import (
+    CorruptTransferError,
+    FkdError,
+    InvalidUploadError,
+    NotFoundError,
+    RefusedError,
+    StaleError,
+    TooLargeError,
+)
+from fkd_common.identifiers import check_client_name
+from fkd_common.ledger import PHASE_NAMES, ByteCount, Ledger, LedgerKey
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
+from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
+from fkd_common.tensors import chunk_payload, decode
+from fkd_server.coordinator import AssignedTask, Coordinator, MustWait, PhaseKey, Receipt
+from fkd_server.federated_method import NoUpload, TensorUpload, UploadContent, VoteUpload
+from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.spool import UploadSpool, verified
+from fkd_server.validation import UploadRules
+
+SUBMITS = {
+    "SubmitStudent": types.PHASE_STUDENT,
+    "SubmitResiduals": types.PHASE_RESIDUALS,
+    "SubmitMoments": types.PHASE_MOMENTS,
+    "SubmitVotes": types.PHASE_VOTES,
+    "FinishTask": types.PHASE_PERSONAL,
+}
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What registration tells a client about the run."""
+
+    run_id: str
+    classes: tuple[str, ...]
+    artifacts: Mapping[str, Artifact]
+
+
+@dataclass
+class Call:
+    """One call at work: who calls, and what its bytes are booked under."""
+
+    client: str = ""
+    round: int = 0
+    phase: int = types.PHASE_CONTROL
+    payload_up: int = 0
+    payload_down: int = 0
+    duplicate: bool = False
+
+
+class CoordinatorService:
+    """Answers fkd.v1.Coordinator."""
+
+    def __init__(
+        self,
+        identity: RunIdentity,
+        coordinator: Coordinator,
+        method: FkdRtm,
+        blobs: BlobStore,
+        spool: UploadSpool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.ledger = Ledger()
+        self._identity = identity
+        self._coordinator = coordinator
+        self._method = method
+        self._rules = UploadRules.of(method)
+        self._blobs = blobs
+        self._spool = spool
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[], None]] = []
+        self._samples: dict[str, int] = {}
+
+    # -- entry points -----------------------------------------------------------------------------
+
+    def handle(self, method: Method, raw: bytes, *, hold: bool = False) -> bytes | None:
+        """Answer one call.
+
+        Args:
+            method: Which call.
+            raw: The serialised request.
+            hold: For a long poll: answer None, and book nothing, while the answer would be "wait".
+
+        Raises:
+            FkdError: The call is refused; its bytes are booked as wasted.
+        """
+        with self._lock:
+            state_before = self._fingerprint()
+            call = Call()
+            try:
+                request = method.request_type()
+                try:
+                    request.ParseFromString(raw)
+                except DecodeError as error:
+                    raise InvalidUploadError(
+                        f"not a {method.name} request: {error}", reason="MALFORMED"
+                    ) from error
+                response = self._answer(method.name, request, call)
+            except FkdError:
+                self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
+                raise
+            finally:
+                if self._fingerprint() != state_before:
+                    self._notify()
+            if hold and isinstance(response, pb.NextTaskResponse) and response.HasField("wait"):
+                return None
+            answer = response.SerializeToString()
+            wasted = len(raw) + len(answer) if call.duplicate else 0
+            self._book(call, ByteCount(1, call.payload_up, call.payload_down, len(raw), len(answer), wasted))
+            return answer
+
+    def tick(self) -> None:
+        """Let time pass."""
+        with self._lock:
+            before = self._fingerprint()
+            self._coordinator.tick(self._clock())
+            if self._fingerprint() != before:
+                self._notify()
+
+    def abort(self, detail: str) -> None:
+        """End the run; clients learn it at their next call."""
+        with self._lock:
+            self._coordinator.abort(detail)
+            self._notify()
+
+    def waiting_for(self) -> str:
+        """For a person: what the run waits for."""
+        with self._lock:
+            return self._coordinator.waiting_for(self._clock())
+
+    def everyone_left(self) -> bool:
+        """Whether no live client remains to be told that the run is over."""
+        with self._lock:
+            return not self._coordinator.live()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever a waiting client might get another answer."""
+        self._listeners.append(listener)
+
+    def _fingerprint(self) -> tuple[object, ...]:
+        return (self._coordinator.state, self._coordinator.round, self._coordinator.open)
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def _book(self, call: Call, count: ByteCount) -> None:
+        phase = call.phase if call.phase in PHASE_NAMES else types.PHASE_CONTROL
+        self.ledger.book(LedgerKey(call.client, call.round, PHASE_NAMES[phase]), count)
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def _answer(self, name: str, request: Any, call: Call) -> Message:
+        if name == "Register":
+            return self._register(request, call)
+        client = self._coordinator.client_of(request.session)
+        call.client = client.name
+        if name == "NextTask":
+            return self._next_task(request)
+        if name == "Leave":
+            self._coordinator.leave(request.session, self._clock())
+            return pb.LeaveResponse()
+        key = PhaseKey(request.key.round, request.key.phase)
+        if name == "Heartbeat":
+            return self._heartbeat(request, key)
+        call.round, call.phase = key.round, key.phase
+        self._check_run(request.key, key)
+        self._coordinator.seen(request.session, self._clock())
+        if name == "GetChunk":
+            return self._get_chunk(request, call)
+        if name == "PutChunk":
+            return self._put_chunk(request, key, call)
+        if name == "ReportFailure":
+            self._coordinator.fail(request.session, key, request.detail[:500], self._clock())
+            return pb.ReportFailureResponse()
+        return self._submit(name, request, key, call)
+
+    def _register(self, request: pb.RegisterRequest, call: Call) -> pb.RegisterResponse:
+        call.phase = types.PHASE_SETUP
+        if request.protocol_version != PROTOCOL_VERSION:
+            raise RefusedError(
+                f"client speaks protocol {request.protocol_version}, this coordinator {PROTOCOL_VERSION}: "
+                "install the same fkd release on both",
+                reason="PROTOCOL_VERSION",
+            )
+        call.client = check_client_name(request.client_name)
+        session = secrets.token_bytes(16)
+        self._coordinator.register(call.client, session, self._clock())
+        config = self._coordinator.config
+        return pb.RegisterResponse(
+            session=session,
+            run_id=self._identity.run_id,
+            config_json=config.canonical_json(),
+            config_sha256=config.sha256(),
+            classes=self._identity.classes,
+            artifacts=[artifact_ref(name, item) for name, item in self._identity.artifacts.items()],
+            max_chunk_bytes=MAX_CHUNK_BYTES,
+        )
+
+    def _next_task(self, request: pb.NextTaskRequest) -> pb.NextTaskResponse:
+        answer = self._coordinator.next_task(request.session, self._clock())
+        if isinstance(answer, MustWait):
+            return pb.NextTaskResponse(wait=pb.Wait(retry_after_s=0.2, reason=answer.reason))
+        if isinstance(answer, AssignedTask):
+            content = answer.content
+            task = pb.Task(
+                key=types.TaskKey(
+                    run_id=self._identity.run_id,
+                    round=answer.key.round,
+                    phase=types.Phase.ValueType(answer.key.phase),
+                ),
+                deadline_s=answer.deadline_s,
+                inputs=[artifact_ref(name, item) for name, item in content.inputs.items()],
+                anchor_lambda=content.anchor_lambda,
+                moment_lambdas=content.moment_lambdas,
+                embedding_block_known=content.embedding_block_known,
+                published=content.published,
+                best_moments=content.best_moments,
+                config_sha256=self._coordinator.config.sha256(),
+            )
+            return pb.NextTaskResponse(task=task)
+        return pb.NextTaskResponse(finished=pb.Finished(completed=answer.completed, detail=answer.detail))
+
+    def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
+        self._coordinator.seen(request.session, self._clock(), request.activity[:100], request.progress)
+        closed = request.HasField("key") and not self._coordinator.is_open(key)
+        return pb.HeartbeatResponse(task_closed=closed)
+
+    def _check_run(self, sent: types.TaskKey, key: PhaseKey) -> None:
+        if sent.run_id != self._identity.run_id:
+            raise StaleError(
+                f"this coordinator runs {self._identity.run_id}, the request is for {sent.run_id[:80]!r}",
+                reason="WRONG_RUN",
+            )
+        if key.phase not in PHASE_NAMES:
+            raise InvalidUploadError(f"unknown phase {key.phase}", reason="WRONG_PHASE")
+
+    def _get_chunk(self, request: pb.GetChunkRequest, call: Call) -> pb.GetChunkResponse:
+        served = {**self._identity.artifacts, **self._method.artifacts()}
+        sha256 = request.sha256.hex()
+        artifact = next((item for item in served.values() if item.sha256 == sha256), None)
+        if artifact is None:
+            raise NotFoundError(f"no artifact {sha256[:12]} is served at this point of the run")
+        if not 0 < request.length <= MAX_CHUNK_BYTES or request.offset >= artifact.size:
+            raise InvalidUploadError(
+                f"chunk {request.offset}+{request.length} of an artifact of {artifact.size} bytes",
+                reason="OUT_OF_RANGE",
+            )
+        data = self._blobs.read_chunk(sha256, request.offset, request.length)
+        call.payload_down = artifact.payload_in(request.offset, len(data))
+        return pb.GetChunkResponse(data=data)
+
+    def _put_chunk(self, request: pb.PutChunkRequest, key: PhaseKey, call: Call) -> pb.PutChunkResponse:
+        self._rules.check_size(key.phase, request.size)
+        if len(request.data) > MAX_CHUNK_BYTES:
+            raise TooLargeError(f"chunk of {len(request.data)} bytes; at most {MAX_CHUNK_BYTES}")
+        if len(request.sha256) != 32:
+            raise InvalidUploadError("expected a SHA-256 of 32 bytes", reason="MALFORMED")
+        if self._coordinator.check_current(request.session, key, request.sha256.hex()) is not None:
+            call.duplicate = True
+            return pb.PutChunkResponse(received=request.size)
+        received = self._spool.put(
+            call.client, request.sha256.hex(), request.size, request.offset, request.data
+        )
+        call.payload_up = chunk_payload(request.data, request.offset, request.size)
+        return pb.PutChunkResponse(received=received)
+
+    def _submit(self, name: str, request: Any, key: PhaseKey, call: Call) -> pb.SubmitResponse:
+        if SUBMITS[name] != key.phase:
+            raise InvalidUploadError(f"{name} does not answer {key}", reason="WRONG_PHASE")
+        content: UploadContent
+        digest = request.upload.sha256.hex() if name in TENSOR_SUBMITS else submission_digest(request)
+        receipt = self._coordinator.check_current(request.session, key, digest)
+        if receipt is None:
+            try:
+                content = self._validated(name, request, key, call)
+            except CorruptTransferError:
+                raise  # the client sends the same bytes again
+            except FkdError as error:
+                if error.reason != "INCOMPLETE_UPLOAD":
+                    self._coordinator.fail(request.session, key, str(error), self._clock())
+                raise
+            receipt = self._coordinator.submit(request.session, key, digest, content, self._clock())
+        call.duplicate = receipt.duplicate
+        return submit_response(receipt)
+
+    def _validated(self, name: str, request: Any, key: PhaseKey, call: Call) -> UploadContent:
+        """The upload's content, if nothing about it is wrong."""
+        if name == "FinishTask":
+            return NoUpload()
+        if name == "SubmitVotes":
+            correct = {vote.candidate: vote.correct for vote in request.votes}
+            self._rules.check_votes(correct, request.num_validation, self._method.candidates())
+            return VoteUpload(correct, request.num_validation)
+        reliability = request.reliability if name == "SubmitStudent" else 1.0
+        counts = tuple(request.class_counts) if name == "SubmitResiduals" else ()
+        self._rules.check_counts(request.num_samples, reliability, counts, key.phase)
+        self._check_constant(call.client, request.num_samples)
+        block_known = self._method.task(key.phase, call.client).embedding_block_known
+        blob = self._upload(request.upload, key.phase, call)
+        self._rules.check_tensors(key.phase, decode(blob), block_known=block_known)
+        return TensorUpload(self._blobs.put(blob), request.num_samples, reliability, counts)
+
+    def _upload(self, upload: types.Upload, phase: int, call: Call) -> bytes:
+        self._rules.check_size(phase, upload.size)
+        if not upload.inline:
+            return self._spool.take(call.client, upload.sha256.hex(), upload.size)
+        if len(upload.inline) != upload.size:
+            raise InvalidUploadError(
+                f"{len(upload.inline)} bytes inline, {upload.size} declared", reason="WRONG_SIZE"
+            )
+        blob = verified(upload.inline, upload.sha256.hex())
+        call.payload_up = chunk_payload(blob, 0, len(blob))
+        return blob
+
+    def _check_constant(self, client: str, num_samples: int) -> None:
+        """n_k may not change within a run: every weight and moment counts on it."""
+        first = self._samples.setdefault(client, num_samples)
+        if first != num_samples:
+            raise RefusedError(
+                f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"
+            )
+
+
+TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments")
+
+
+def artifact_ref(name: str, artifact: Artifact) -> types.ArtifactRef:
+    """An artifact as a message."""
+    return types.ArtifactRef(name=name, sha256=bytes.fromhex(artifact.sha256), size=artifact.size)
+
+
+def submit_response(receipt: Receipt) -> pb.SubmitResponse:
+    """A receipt as a message."""
+    return pb.SubmitResponse(duplicate=receipt.duplicate, receipt=receipt.digest)
+
+
+def submission_digest(request: Message) -> str:
+    """What makes two submissions without a blob the same: their content, not their session."""
+    copy = type(request)()
+    copy.CopyFrom(request)
+    copy.ClearField("session")
+    return sha256_hex(copy.SerializeToString(deterministic=True))

@@ -1,0 +1,1 @@
+"""Image data on disk: sources, partitions and shard folders; numpy and Pillow only."""

@@ -1,0 +1,61 @@
+"""Data sets and shards as tables for people; reads nothing, writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from fkd_shards.json_files import Manifest
+from fkd_shards.shard import Shard
+
+_MAX_COLUMNS = 20
+
+
+def manifest_table(manifest: Manifest) -> Table:
+    """Parts by classes; with many classes, how many are present and the largest instead."""
+    table = Table(caption=Text(manifest_caption(manifest)), caption_justify="left")
+    table.add_column("part")
+    table.add_column("samples", justify="right")
+    few = len(manifest.classes) <= _MAX_COLUMNS
+    for heading in manifest.classes if few else ("classes present", "largest class"):
+        table.add_column(Text(heading), justify="right")
+    for name, part in manifest.parts.items():
+        table.add_row(name, str(part.num_samples), *_cells(part.class_counts, manifest.classes, few))
+    return table
+
+
+def manifest_caption(manifest: Manifest) -> str:
+    """Source, partition, seed and partition hash in one line."""
+    shape = "×".join(map(str, manifest.image_shape))
+    unused = f", {manifest.num_unused} samples unused" if manifest.num_unused else ""
+    return (
+        f"{manifest.source}, {shape}, partition {manifest.partition}, seed {manifest.seed}{unused}\n"
+        f"partition sha256 {manifest.partition_sha256}"
+    )
+
+
+def _cells(counts: Sequence[int] | None, classes: Sequence[str], few: bool) -> list[Text]:
+    if counts is None:
+        return [Text("–")] * (len(classes) if few else 2)
+    if few:
+        return [Text(str(count)) for count in counts]
+    present = sum(count > 0 for count in counts)
+    largest = max(range(len(counts)), key=lambda label: counts[label])
+    return [Text(f"{present} of {len(classes)}"), Text(f"{classes[largest]} ({counts[largest]})")]
+
+
+def shard_table(shard: Shard) -> Table:
+    """Classes of one shard and how many samples each has."""
+    shape = "×".join(map(str, shard.images.shape))
+    table = Table(caption=Text(f"{shard.name}: {shape} uint8\nsha256 {shard.sha256}"), caption_justify="left")
+    table.add_column("class")
+    table.add_column("samples", justify="right")
+    if shard.labels is None:
+        table.add_row("(unlabelled)", str(shard.num_samples))
+        return table
+    names = shard.classes or tuple(str(label) for label in range(int(shard.labels.max()) + 1))
+    for name, count in zip(names, shard.class_counts(len(names)), strict=True):
+        table.add_row(Text(name), str(count))
+    return table
