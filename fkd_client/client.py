@@ -39,7 +39,6 @@ from fkd_common.rpc import Transport
 from fkd_common.tensors import decode
 from fkd_shards.shard import open_data, read_shard
 
-
 # Refusals and lost connections: the next task would end the same way.
 _ENDS_THE_RUN = (
     ConflictError,

@@ -26,7 +26,7 @@ def _split_commas(value: object) -> object:
 
 
 _T = TypeVar("_T")
-_Listed = Annotated[tuple[_T, ...], BeforeValidator(_split_commas), NoDecode]
+Listed = Annotated[tuple[_T, ...], BeforeValidator(_split_commas), NoDecode]
 
 
 class KdTargets(StrEnum):
@@ -171,9 +171,9 @@ class RunConfig(BaseModel):
     """Calibration C_k of teacher probabilities."""
 
     # -- student and distillation (Eqs. 3-6, 8) --------------------------------------------------
-    hidden: _Listed[int] = (512, 256, 128)
+    hidden: Listed[int] = (512, 256, 128)
     """Widths of the student's hidden layers."""
-    dropout: _Listed[float] = (0.4, 0.3, 0.2)
+    dropout: Listed[float] = (0.4, 0.3, 0.2)
     """Dropout after each hidden layer."""
     norm: Norm = Norm.BATCH
     """Normalisation in the student."""
@@ -205,7 +205,7 @@ class RunConfig(BaseModel):
     """Leave clients with r_k below this out of the average."""
 
     # -- stage 2: corrections (Eqs. 10-13 and pooled moments) ------------------------------------
-    correction: _Listed[Correction] = (Correction.ANCHORS, Correction.MOMENTS)
+    correction: Listed[Correction] = (Correction.ANCHORS, Correction.MOMENTS)
     """Which corrections are computed; the vote decides which one is published."""
     residual_every: int = Field(10, ge=1)
     """Corrections are computed every this many rounds, and in the last."""
@@ -227,7 +227,7 @@ class RunConfig(BaseModel):
     """Learning rate of a residual learner."""
     fusion: Fusion = Fusion.SIZE
     """Weights of Eq. 12: sample counts, or per-class counts (which reveals class counts)."""
-    anchor_lambda_grid: _Listed[float] = (10.0, 100.0, 1000.0, 10000.0)
+    anchor_lambda_grid: Listed[float] = (10.0, 100.0, 1000.0, 10000.0)
     """Ridge strengths tried for Eq. 13; leave-one-out error on the anchors chooses."""
     lambda_res: float = Field(1.0, ge=0)
     """Strength of the correction: S + lambda_res * Delta S."""
@@ -237,17 +237,17 @@ class RunConfig(BaseModel):
     """Scale of the moment targets, in logits."""
     beta: float = Field(0.0, ge=0, le=1)
     """Share of calibrated out-of-fold teacher probabilities in the moment targets."""
-    lambda_grid: _Listed[float] = (1.0, 10.0, 100.0, 1000.0)
+    lambda_grid: Listed[float] = (1.0, 10.0, 100.0, 1000.0)
     """Ridge strengths of the moment correction; the federated vote chooses."""
 
     # -- personalisation (Eq. 9 and closed forms) ------------------------------------------------
-    personal: _Listed[PersonalKind] = tuple(PersonalKind)
+    personal: Listed[PersonalKind] = tuple(PersonalKind)
     """Personal models tried; D_val picks the one that is kept."""
     personal_every: int = Field(0, ge=0)
     """Personalise every this many rounds as well as in the last (0: only in the last)."""
-    personal_lambda_grid: _Listed[float] = (1.0, 10.0, 100.0, 1000.0)
+    personal_lambda_grid: Listed[float] = (1.0, 10.0, 100.0, 1000.0)
     """Ridge strengths of the closed-form personal correction."""
-    blend_gamma_grid: _Listed[float] = (0.25, 0.5, 1.0, 2.0)
+    blend_gamma_grid: Listed[float] = (0.25, 0.5, 1.0, 2.0)
     """Weights of the local teacher in the blended personal model."""
     finetune_scope: FinetuneScope = FinetuneScope.BLOCK
     """Gradient personalisation trains the head, also the last block of layer4, or all of layer4."""

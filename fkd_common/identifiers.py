@@ -19,7 +19,8 @@ def check_client_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise InvalidUploadError(
-            f"client name {name[:80]!r}: expected 1-64 letters, digits, '.', '_' or '-', starting with a letter or digit",
+            f"client name {name[:80]!r}: expected 1-64 letters, digits, '.', '_' or '-', "
+            "starting with a letter or digit",
             reason="BAD_NAME",
         )
     return name

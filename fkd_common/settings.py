@@ -61,8 +61,10 @@ class ProgramSettings(BaseSettings):
         return yaml.safe_dump(values, sort_keys=False)
 
 
-def load_settings(kind: type[_Settings], program: str, argv: list[str]) -> _Settings:
-    """Read a program's settings from its arguments, environment and file.
+def load_settings(
+    kind: type[_Settings], program: str, argv: list[str], *, use_environment: bool = True
+) -> _Settings:
+    """Read a program's settings from its arguments, environment (unless told not to) and file.
 
     Raises:
         UsageError: An unknown key, a wrong value or an unreadable file; one sentence each.
@@ -73,7 +75,9 @@ def load_settings(kind: type[_Settings], program: str, argv: list[str]) -> _Sett
         )
         given = cli()
         path = given.get("config") or os.environ.get("FKD_CONFIG")
-        return kind(_cli_settings_source=cli, **(_read_yaml(kind, Path(path)) if path else {}))
+        values = _read_yaml(kind, Path(path)) if path else {}
+        prefix = None if use_environment else "FKD_NOT_READ_"
+        return kind(_cli_settings_source=cli, _env_prefix=prefix, **values)
     except ValidationError as error:
         raise UsageError("; ".join(_sentence(problem) for problem in error.errors())) from error
     except SettingsError as error:

@@ -101,7 +101,7 @@ async def _serve(settings: ServerSettings) -> int:
             run.service.abort("the coordinator was stopped")
         summary = await loop.run_in_executor(None, run.finish)
         log.info(
-            "run_" + run.coordinator.state.value, folder=str(run.folder.path), model=summary["model_hash"]
+            "saved", folder=str(run.folder.path), model=summary["model_hash"]
         )
         await _dismiss(run, stop, settings)
     finally:

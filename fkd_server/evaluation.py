@@ -98,10 +98,10 @@ class Evaluator:
 def main(arguments: list[str]) -> int:
     """The child: embed the test shard once, then score every model named on standard input."""
     import torch
-    from fkd_client.global_model import GlobalModel
 
     from fkd_client.embedding import embed_cached
     from fkd_client.extractor import load_extractor
+    from fkd_client.global_model import GlobalModel
     from fkd_common.method.metrics import accuracy, per_class_recall
     from fkd_shards.shard import read_shard
 

@@ -46,10 +46,10 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
         DataError: A folder or weight file is missing or unusable.
     """
     import torch
-    from fkd_client.pretrain import pretrain_extractor
 
     from fkd_client.embedding import embed
     from fkd_client.extractor import imagenet_extractor_artifact, load_extractor
+    from fkd_client.pretrain import pretrain_extractor
     from fkd_shards.shard import read_shard
 
     torch.set_num_threads(threads or os.cpu_count() or 1)

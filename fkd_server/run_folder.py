@@ -98,7 +98,10 @@ def _model_card(
 ) -> str:
     header = model.header
     scores = {name: value for name, value in accuracy.items() if isinstance(value, float)}
-    table = "\n".join(f"| {name} | {value:.4f} |" for name, value in scores.items())
+    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in scores.items())
+    table = (
+        f"| candidate | accuracy |\n|---|---|\n{rows}" if scores else "Not evaluated: no test set was given."
+    )
     return f"""# Model card
 
 Global image classifier of run `{run_id}`, trained by federated distillation (FKD-RTM) for {rounds} rounds.
@@ -114,7 +117,7 @@ Global image classifier of run `{run_id}`, trained by federated distillation (FK
 
 ## Accuracy on the coordinator's test set
 
-{"| candidate | accuracy |" + chr(10) + "|---|---|" + chr(10) + table if scores else "Not evaluated: the coordinator was given no test set."}
+{table}
 
 ## Intended use and limits
 

@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -226,7 +226,7 @@ class CoordinatorService:
                 key=types.TaskKey(
                     run_id=self._identity.run_id,
                     round=answer.key.round,
-                    phase=types.Phase.ValueType(answer.key.phase),
+                    phase=cast(Any, answer.key.phase),
                 ),
                 deadline_s=answer.deadline_s,
                 inputs=[artifact_ref(name, item) for name, item in content.inputs.items()],

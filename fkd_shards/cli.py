@@ -16,7 +16,7 @@ from fkd_shards.bad_images import DEFAULT_MAX_BAD
 from fkd_shards.json_files import Manifest
 from fkd_shards.partitions import Partition
 from fkd_shards.shard import IMAGES_FILE, MANIFEST_FILE, SHARD_FILE, read_shard
-from fkd_shards.tables import manifest_table, shard_table
+from fkd_shards.tables import manifest_caption, manifest_table, shard_caption, shard_table
 
 _PLAIN_WIDTH = 240
 _SHOWN_BAD = 5
@@ -120,7 +120,9 @@ def _create(flags: argparse.Namespace) -> None:
         print(f"fkd-shards: skipped {image.name}: {image.reason}", file=sys.stderr)
     if manifest.num_bad > _SHOWN_BAD:
         print(f"fkd-shards: skipped {manifest.num_bad} images in all, see {MANIFEST_FILE}", file=sys.stderr)
-    _show(flags.json, manifest.model_dump_json(indent=2), manifest_table(manifest))
+    _show(
+        flags.json, manifest.model_dump_json(indent=2), manifest_table(manifest), manifest_caption(manifest)
+    )
 
 
 def _inspect(flags: argparse.Namespace) -> None:
@@ -133,7 +135,12 @@ def _inspect(flags: argparse.Namespace) -> None:
                 raise DataError(
                     f"{folder / name} is not the part that {MANIFEST_FILE} describes: create it anew"
                 )
-        _show(flags.json, manifest.model_dump_json(indent=2), manifest_table(manifest))
+        _show(
+            flags.json,
+            manifest.model_dump_json(indent=2),
+            manifest_table(manifest),
+            manifest_caption(manifest),
+        )
     elif (folder / SHARD_FILE).exists() or (folder / IMAGES_FILE).exists():
         shard = read_shard(folder, verify=flags.verify)
         described = {
@@ -146,14 +153,14 @@ def _inspect(flags: argparse.Namespace) -> None:
             else shard.class_counts(len(shard.classes or ())).tolist(),
             "sha256": shard.sha256,
         }
-        _show(flags.json, json.dumps(described, indent=2), shard_table(shard))
+        _show(flags.json, json.dumps(described, indent=2), shard_table(shard), shard_caption(shard))
     else:
         raise DataError(
             f"{folder} holds neither {MANIFEST_FILE} nor {SHARD_FILE}: give a folder made by create"
         )
 
 
-def _show(as_json: bool, text: str, table: Table) -> None:
+def _show(as_json: bool, text: str, table: Table, caption: str) -> None:
     if as_json:
         print(text)
         return
@@ -161,3 +168,4 @@ def _show(as_json: bool, text: str, table: Table) -> None:
     if not console.is_terminal:
         console = Console(width=_PLAIN_WIDTH)
     console.print(table)
+    print(caption)

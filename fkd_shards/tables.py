@@ -15,7 +15,7 @@ _MAX_COLUMNS = 20
 
 def manifest_table(manifest: Manifest) -> Table:
     """Parts by classes; with many classes, how many are present and the largest instead."""
-    table = Table(caption=Text(manifest_caption(manifest)), caption_justify="left")
+    table = Table()
     table.add_column("part")
     table.add_column("samples", justify="right")
     few = len(manifest.classes) <= _MAX_COLUMNS
@@ -27,7 +27,7 @@ def manifest_table(manifest: Manifest) -> Table:
 
 
 def manifest_caption(manifest: Manifest) -> str:
-    """Source, partition, seed and partition hash in one line."""
+    """Source, partition and seed in one line, the partition hash in the next."""
     shape = "×".join(map(str, manifest.image_shape))
     unused = f", {manifest.num_unused} samples unused" if manifest.num_unused else ""
     return (
@@ -48,8 +48,7 @@ def _cells(counts: Sequence[int] | None, classes: Sequence[str], few: bool) -> l
 
 def shard_table(shard: Shard) -> Table:
     """Classes of one shard and how many samples each has."""
-    shape = "×".join(map(str, shard.images.shape))
-    table = Table(caption=Text(f"{shard.name}: {shape} uint8\nsha256 {shard.sha256}"), caption_justify="left")
+    table = Table()
     table.add_column("class")
     table.add_column("samples", justify="right")
     if shard.labels is None:
@@ -59,3 +58,9 @@ def shard_table(shard: Shard) -> Table:
     for name, count in zip(names, shard.class_counts(len(names)), strict=True):
         table.add_row(Text(name), str(count))
     return table
+
+
+def shard_caption(shard: Shard) -> str:
+    """Name and shape in one line, the content hash in the next."""
+    shape = "×".join(map(str, shard.images.shape))
+    return f"{shard.name}: {shape} uint8\nsha256 {shard.sha256}"

@@ -141,6 +141,7 @@ def test_table_shows_classes_by_shards(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert "[red]cat" in printed
     assert "shard2" in printed
+    assert f"partition sha256 {manifest_of(tmp_path / 'out')['partition_sha256']}" in printed
 
 
 def test_inspect_prints_data_sets_shards_and_anchors(

@@ -1,0 +1,159 @@
+"""From summaries and reports to one result object and its tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fkd_bench.federation import FederationResult
+
+Json = dict[str, Any]
+ACCURACIES = ("student", "anchors", "moments", "published", "personal_full", "personal_matched", "local_only")
+
+
+def result_object(result: FederationResult, seed: int, *, shared_process: bool) -> Json:
+    """One federation as one JSON object: accuracies 0...1, bytes per client summed over the run."""
+    summary, reports = result.summary, result.reports
+    tested = [report["personal"]["test_accuracy"] for report in reports]
+    chosen = [report["personal"]["chosen"] for report in reports]
+    by_kind = {
+        kind: {
+            view: _mean(scores[kind][view] for scores in tested if kind in scores)
+            for view in ("full", "matched")
+        }
+        for kind in sorted({kind for scores in tested for kind in scores} - {"teacher"})
+    }
+    accuracy = {
+        name: summary["accuracy"].get(name) for name in ("student", "anchors", "moments", "published")
+    }
+    kept = [(scores, kind) for scores, kind in zip(tested, chosen, strict=True) if kind in scores]
+    accuracy["personal_full"] = _mean(scores[kind]["full"] for scores, kind in kept)
+    accuracy["personal_matched"] = _mean(scores[kind]["matched"] for scores, kind in kept)
+    accuracy["local_only"] = _mean(scores["teacher"]["full"] for scores in tested if scores)
+    accuracy["local_only_matched"] = _mean(scores["teacher"]["matched"] for scores in tested if scores)
+    phases = sorted({phase for report in reports for phase in report["seconds"]})
+    seconds = {
+        phase: round(_mean(report["seconds"].get(phase, 0.0) for report in reports) or 0.0, 3)
+        for phase in phases
+    }
+    return {
+        "accuracy": accuracy,
+        "personal": by_kind,
+        "bytes": summary["bytes"],
+        "seconds": {**seconds, "wall": round(result.wall_s, 2)},
+        "server": {**summary["server"], "shares_process_with_clients": shared_process},
+        "model_hash": summary["model_hash"],
+        "config_hash": summary["config_hash"],
+        "partition_hash": result.manifest.partition_sha256,
+        "seed": seed,
+    }
+
+
+def summarise(results: list[Json]) -> Json:
+    """Several seeds as one object: mean and standard deviation (ddof = 1) of accuracies and seconds."""
+    spread: Json = {"seeds": [result["seed"] for result in results], "mean": {}, "std": {}, "runs": results}
+    for group in ("accuracy", "seconds"):
+        for name in results[0][group]:
+            values = [result[group].get(name) for result in results]
+            known = [value for value in values if value is not None]
+            spread["mean"].setdefault(group, {})[name] = statistics.fmean(known) if known else None
+            spread["std"].setdefault(group, {})[name] = statistics.stdev(known) if len(known) > 1 else None
+    kinds = results[0]["personal"]
+    for kind in kinds:
+        values = [result["personal"][kind]["matched"] for result in results if kind in result["personal"]]
+        spread["mean"].setdefault("personal_matched_by_kind", {})[kind] = statistics.fmean(values)
+        spread["std"].setdefault("personal_matched_by_kind", {})[kind] = (
+            statistics.stdev(values) if len(values) > 1 else None
+        )
+    return spread
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+# -- tables -------------------------------------------------------------------------------------------
+
+_ROWS = (
+    ("averaged student", "student"),
+    ("  + anchors", "anchors"),
+    ("  + moments", "moments"),
+    ("published (chosen by vote)", "published"),
+)
+
+
+def print_result(result: Json) -> None:
+    """Accuracy, then bytes by phase, on standard output."""
+    console, accuracy = Console(), result["accuracy"]
+    table = Table("model", "test set", "client-matched test", title="accuracy")
+    for label, name in _ROWS:
+        table.add_row(label, _percent(accuracy[name]), "")
+    table.add_section()
+    table.add_row(
+        "personal, mean", _percent(accuracy["personal_full"]), _percent(accuracy["personal_matched"])
+    )
+    for kind, scores in result["personal"].items():
+        table.add_row(
+            f"  {kind.replace('_', ' ')}", _percent(scores["full"]), _percent(scores["matched"]), style="dim"
+        )
+    table.add_section()
+    table.add_row(
+        "local teacher alone, mean",
+        _percent(accuracy["local_only"]),
+        _percent(accuracy["local_only_matched"]),
+    )
+    _right(table)
+    console.print(table)
+    table = Table(
+        "phase", "payload up", "payload down", "message up", "message down", title="bytes per client"
+    )
+    for phase, count in result["bytes"]["by_phase"].items():
+        table.add_row(phase, *_byte_cells(count))
+    table.add_section()
+    table.add_row("total", *_byte_cells(result["bytes"]))
+    _right(table)
+    console.print(table)
+    print_seconds(console, result["seconds"])
+    server = result["server"]
+    console.print(f"coordinator: peak memory {server['peak_rss_mb']} MB, {server['cpu_s']} s of CPU")
+    console.print(f"model sha256 {result['model_hash']}", soft_wrap=True)
+
+
+def print_summary(summary: Json) -> None:
+    """Mean ± standard deviation over seeds, on standard output."""
+    console = Console()
+    seeds = ", ".join(str(seed) for seed in summary["seeds"])
+    table = Table("model", "mean", "std", title=f"accuracy over seeds {seeds}")
+    for name, mean in summary["mean"]["accuracy"].items():
+        table.add_row(name.replace("_", " "), _percent(mean), _percent(summary["std"]["accuracy"][name]))
+    for kind, mean in summary["mean"].get("personal_matched_by_kind", {}).items():
+        std = summary["std"]["personal_matched_by_kind"][kind]
+        table.add_row(f"  {kind.replace('_', ' ')}, matched", _percent(mean), _percent(std), style="dim")
+    _right(table)
+    console.print(table)
+    print_seconds(console, summary["mean"]["seconds"])
+
+
+def print_seconds(console: Console, seconds: Json) -> None:
+    """Where the time went, mean over clients."""
+    table = Table(*seconds, title="seconds (phases: mean over clients)")
+    table.add_row(*(f"{value:.1f}" for value in seconds.values()))
+    console.print(table)
+
+
+def _right(table: Table) -> None:
+    for column in table.columns[1:]:
+        column.justify = "right"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2%}"
+
+
+def _byte_cells(count: Json) -> list[str]:
+    return [f"{count[kind][way]:,}" for kind in ("payload", "message") for way in ("up", "down")]
