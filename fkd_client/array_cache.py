@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 _DIGEST_BYTES = 32
+
+
+@contextmanager
+def sole_writer(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Let one thread of one process at a time fill a cache file; the others find it filled.
+
+    Args:
+        path: the cache file.
+        on_wait: called once if somebody else is at it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write_array(path: Path, shape: tuple[int, ...], parts: Iterator[NDArray[np.float32]]) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fkd_client.array_cache import read_array, write_array
+from fkd_client.array_cache import read_array, sole_writer, write_array
 from fkd_client.extractor import EMBEDDING_DIM, Extractor, ExtractorSpec
 from fkd_client.progress import Progress, silent
 from fkd_common.config import FinetuneScope
@@ -124,12 +124,13 @@ def embed_cached(
         (n, 512) float32.
     """
     path = Path(cache_dir) / f"{_cache_key(extractor_sha256, shard.sha256)}.npy"
-    cached = read_array(path)
-    if cached is None or cached.shape != (len(shard.images), EMBEDDING_DIM):
-        result = embed(extractor, shard.images, device=device, progress=progress)
-        write_array(path, result.shape, iter([result]))
-        return result
-    return np.array(cached)
+    with sole_writer(path, lambda: progress(0.0, "waiting for another process to embed the same images")):
+        cached = read_array(path)
+        if cached is None or cached.shape != (len(shard.images), EMBEDDING_DIM):
+            result = embed(extractor, shard.images, device=device, progress=progress)
+            write_array(path, result.shape, iter([result]))
+            return result
+        return np.array(cached)
 
 
 def block_inputs_cached(
@@ -163,9 +164,6 @@ def block_inputs_cached(
     with torch.inference_mode():
         shape = (len(shard.images), *extractor.stem_forward(probe, scope).shape[1:])
     path = Path(cache_dir) / f"{_cache_key(extractor_sha256, shard.sha256, scope.value)}.npy"
-    cached = read_array(path)
-    if cached is not None and cached.shape == shape:
-        return cached
 
     def parts() -> Iterator[NDArray[np.float32]]:
         def forward(x: Tensor) -> Tensor:
@@ -175,11 +173,15 @@ def block_inputs_cached(
             yield part
             progress((first + len(part)) / shape[0], "caching activations for personalisation")
 
-    write_array(path, shape, parts())
-    written = read_array(path)
-    if written is None:
-        raise DataError(f"{path} was damaged as soon as it was written: check the disk under {cache_dir}")
-    return written
+    with sole_writer(path, lambda: progress(0.0, "waiting for another process to fill the same cache")):
+        cached = read_array(path)
+        if cached is not None and cached.shape == shape:
+            return cached
+        write_array(path, shape, parts())
+        written = read_array(path)
+        if written is None:
+            raise DataError(f"{path} was damaged as soon as it was written: check the disk under {cache_dir}")
+        return written
 
 
 def measure_embedding_throughput(

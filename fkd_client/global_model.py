@@ -161,7 +161,7 @@ class GlobalModel:
         """Hex hash of everything that decides a score."""
         features = self.moments.features if self.moments is not None else ""
         digest = hashlib.sha256(f"{self.published} {self.config.lambda_res} {features}".encode())
-        for name, array in self.tensors().items():
+        for name, array in sorted(self.tensors().items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()

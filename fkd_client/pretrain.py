@@ -59,7 +59,7 @@ def pretrain_extractor(
     spec = _spec(images, side)
     x, y = preprocess(images, spec), torch.tensor(np.asarray(labels), dtype=torch.int64)
     generator = torch.Generator().manual_seed(seed)
-    trunk = _initial_trunk(spec, generator)
+    trunk = initial_trunk(spec, generator)
     head = nn.Linear(EMBEDDING_DIM, int(y.max()) + 1, device="meta").to_empty(device="cpu")
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -106,7 +106,7 @@ def _spec(images: NDArray[np.uint8], side: int) -> ExtractorSpec:
     )
 
 
-def _initial_trunk(spec: ExtractorSpec, generator: torch.Generator) -> nn.Module:
+def initial_trunk(spec: ExtractorSpec, generator: torch.Generator) -> nn.Module:
     """A trunk as torchvision initialises it, drawn from our own generator."""
     trunk = Extractor(spec).trunk.train().requires_grad_(True)
     for module in trunk.modules():

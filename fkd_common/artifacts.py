@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,14 @@ class BlobStore:
         digest = sha256_hex(blob)
         if not self.has(digest):
             write_atomically(self.path(digest), blob)
+        return self.describe(digest)
+
+    def adopt(self, source: Path) -> Artifact:
+        """Store a copy of a safetensors file without reading it into memory at once."""
+        with source.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if not self.has(digest):
+            shutil.copyfile(source, self.path(digest))
         return self.describe(digest)
 
     def has(self, sha256: str) -> bool:

@@ -188,7 +188,8 @@ class FkdRtm:
             rest += tensors["A"][: rest.size]
             block += self._embedding_block(client, tensors["A"][rest.size :])
             B += tensors["B"]
-        A = unpack_symmetric(np.concatenate([rest, block]), p, None)
+        A = unpack_symmetric(rest, p, unpack_symmetric(block, block_size, None))
+        del rest, block
         solutions = {
             f"V.{i}": solve(A, B, lam).astype(np.float32) for i, lam in enumerate(self.config.lambda_grid)
         }

@@ -120,7 +120,7 @@ def load_prepared(folder: Path, blobs: BlobStore) -> PreparedRun:
         DataError: Files are missing or not what they should be.
     """
     try:
-        extractor, anchors = (folder / EXTRACTOR_FILE).read_bytes(), (folder / ANCHORS_FILE).read_bytes()
+        extractor, anchors = blobs.adopt(folder / EXTRACTOR_FILE), (folder / ANCHORS_FILE).read_bytes()
         tensors = decode(anchors)
         classes = tuple(str(name) for name in json.loads(metadata_of(anchors)[CLASSES_KEY]))
         embeddings = tensors["embeddings"]
@@ -131,4 +131,4 @@ def load_prepared(folder: Path, blobs: BlobStore) -> PreparedRun:
             f"{folder / ANCHORS_FILE}: expected at least 2 float32 embeddings and 2 classes, "
             f"got {embeddings.dtype} {embeddings.shape} and {len(classes)} classes"
         )
-    return PreparedRun(blobs.put(extractor), blobs.put(anchors), embeddings, classes)
+    return PreparedRun(extractor, blobs.put(anchors), embeddings, classes)

@@ -124,8 +124,8 @@ def pack_symmetric(A: NDArray[Any], known_block: int) -> NDArray[Any]:
     Returns:
         1-D, same dtype: q(q+1)/2 + q·known_block values with q = p - known_block.
     """
-    p = A.shape[0]
-    return np.asarray(A[np.triu_indices(p - known_block, m=p)])
+    rows = range(A.shape[0] - known_block)
+    return np.concatenate([A[i, i:] for i in rows]) if rows else np.empty(0, dtype=A.dtype)
 
 
 def unpack_symmetric(values: NDArray[Any], p: int, block: NDArray[Any] | None) -> NDArray[np.float64]:
@@ -148,10 +148,12 @@ def unpack_symmetric(values: NDArray[Any], p: int, block: NDArray[Any] | None) -
     if values.shape != (expected,):
         raise ValueError(f"expected {expected} packed values for p = {p}, got shape {values.shape}")
     A = np.empty((p, p))
-    A[np.triu_indices(q, m=p)] = values
-    A[q:, :q] = A[:q, q:].T
-    below = np.tril_indices(q, k=-1)
-    A[below] = A.T[below]
+    start = 0
+    for i in range(q):  # row by row: index arrays would be twice as large as the matrix
+        row = values[start : start + p - i]
+        A[i, i:] = row
+        A[i:, i] = row
+        start += p - i
     if block is not None:
         A[q:, q:] = block
     return A
@@ -161,17 +163,22 @@ def solve(A: NDArray[Any], B: NDArray[Any], lambda_: float) -> NDArray[np.float6
     """V = (A + λI)⁻¹ B, with BLAS on one thread so that a machine always gives the same bits.
 
     Args:
-        A: (p, p) summed moments Σ A_k; left untouched.
+        A: (p, p) summed moments Σ A_k, writeable; its diagonal is changed and restored.
         B: (p, C) summed moments Σ B_k.
         lambda_: ridge strength λ > 0.
 
     Returns:
         (p, C) float64.
     """
-    ridged = np.array(A, dtype=np.float64)
-    ridged[np.diag_indices_from(ridged)] += lambda_
-    with threadpool_limits(limits=1, user_api="blas"):
-        return np.asarray(np.linalg.solve(ridged, np.asarray(B, dtype=np.float64)))
+    ridged = np.asarray(A, dtype=np.float64)
+    diagonal = np.einsum("ii->i", ridged)  # a view: a second matrix of this size is memory a server must not spend
+    kept = diagonal.copy()
+    try:
+        diagonal += lambda_
+        with threadpool_limits(limits=1, user_api="blas"):
+            return np.asarray(np.linalg.solve(ridged, np.asarray(B, dtype=np.float64)))
+    finally:
+        diagonal[:] = kept
 
 
 def apply_moments(z: NDArray[Any], V: NDArray[Any]) -> NDArray[np.float32]:

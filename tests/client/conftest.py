@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fkd_client.extractor import Extractor, dump_extractor
-from fkd_client.pretrain import _initial_trunk
+from fkd_client.pretrain import initial_trunk
 from fkd_common.config import RunConfig
 from fkd_common.extractor_artifact import ExtractorSpec
 
@@ -49,7 +49,7 @@ def config() -> RunConfig:
 def artifact() -> bytes:
     """A randomly initialised extractor for 16 px inputs."""
     spec = ExtractorSpec("resnet18", 16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), stem="small")
-    return dump_extractor(_initial_trunk(spec, torch.Generator().manual_seed(0)).state_dict(), spec)
+    return dump_extractor(initial_trunk(spec, torch.Generator().manual_seed(0)).state_dict(), spec)
 
 
 @pytest.fixture(scope="session")

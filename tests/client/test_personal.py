@@ -1,0 +1,186 @@
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fkd_client.extractor import Extractor
+from fkd_client.global_model import GlobalModel, MomentCorrection, Published
+from fkd_client.personal import PersonalData, personalise
+from fkd_client.personal_file import load_personal, save_personal
+from fkd_client.teacher import train_teacher
+from fkd_common.config import FinetuneScope, PersonalKind
+from fkd_common.errors import DataError, UsageError
+from fkd_common.method.metrics import accuracy
+from fkd_common.method.moments import accumulate, centre, moment_targets, num_moment_features, solve
+from fkd_common.method.residuals import Standardiser
+from fkd_common.method.student_layout import initial_student
+from tests.client.conftest import make_blobs
+
+C, D = 4, 16
+
+
+def published(config, moments=True):
+    """A global model corrected with moments of data that all clients share."""
+    pooled = make_blobs(300, [0, 1, 2, 3], seed=50)
+    state = initial_student(0, D, config.hidden, C, config.norm)
+    if not moments:
+        return GlobalModel(state, config)
+    p = num_moment_features(config.hidden, D, config.moment_features)
+    correction = MomentCorrection(np.zeros((p, C)), Standardiser.of(pooled.h), config.moment_features)
+    base = GlobalModel(state, config, None, correction)
+    student = base.outputs(pooled.h)
+    targets = moment_targets(pooled.y, None, C, config.kappa, 0.0)
+    sums = accumulate(correction.vector(student.hidden, pooled.h), targets - centre(student.logits))
+    V = solve(sums.A, sums.B, 10.0)
+    return GlobalModel(state, config, None, replace(correction, V=V), Published.MOMENTS)
+
+
+def client(config, classes=(0, 0, 0, 1), n=60, v=40):
+    train, val = make_blobs(n, list(classes), seed=1), make_blobs(v, list(classes), seed=2)
+    teacher = train_teacher(train.h, train.y, val.h, val.y, C, config, threads=1, seed=0)
+    return PersonalData(train.h, train.y), PersonalData(val.h, val.y), teacher
+
+
+@pytest.fixture
+def config(config):
+    return config.model_copy(
+        update={"finetune_scope": FinetuneScope.HEAD, "personal_lambda_grid": (1.0, 100.0)}
+    )
+
+
+def test_every_candidate_is_built_and_the_best_on_validation_is_chosen(config):
+    train, val, teacher = client(config)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    assert model.candidates == ("global", "prior", "closed_form", "blend", "finetune")
+    assert model.val_accuracy[model.chosen] == max(model.val_accuracy.values())
+    for name, value in model.val_accuracy.items():
+        assert accuracy(model.scores(name, val.h), val.labels) == value
+
+
+def test_ties_go_to_the_simpler_model(config):
+    train, val, teacher = client(config, classes=[2])
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    tied = [n for n, v in model.val_accuracy.items() if v == model.val_accuracy[model.chosen]]
+    assert len(tied) > 1
+    assert model.chosen == tied[0]
+
+
+def test_the_global_model_is_left_alone(config):
+    train, val, teacher = client(config)
+    base = published(config)
+    before = base.sha256()
+    personalise(base, train, val, teacher, config, seed=0)
+    assert base.sha256() == before
+
+
+def test_epoch_zero_is_a_candidate_of_fine_tuning(config):
+    wild = config.model_copy(update={"finetune_lr_head": 1e4, "personal": (PersonalKind.FINETUNE,)})
+    train, val, teacher = client(wild, classes=[0, 1, 2, 3])
+    model = personalise(published(wild), train, val, teacher, wild, seed=0)
+    assert model.finetuned.epoch == 0
+    assert model.val_accuracy["finetune"] == model.val_accuracy["global"]
+    for name, array in model.base.state.items():
+        np.testing.assert_array_equal(model.finetuned.head[name], array)
+
+
+def test_fine_tuning_learns_with_the_correction_frozen(config):
+    config = config.model_copy(update={"finetune_lr_head": 3e-2, "finetune_epochs": 5})
+    train, val, teacher = client(config, classes=[0, 1, 2, 3], n=200)
+    base = published(config, moments=False)  # an untrained student scores 0 for all
+    model = personalise(base, train, val, teacher, config, seed=0)
+    assert model.finetuned.epoch > 0
+    assert model.val_accuracy["finetune"] > model.val_accuracy["global"] + 0.3
+    assert "closed_form" not in model.candidates  # there is no moment correction to pull towards
+
+
+def test_batch_statistics_do_not_move_in_fine_tuning(config):
+    train, val, teacher = client(config, classes=[0, 1, 2, 3])
+    model = personalise(published(config, moments=False), train, val, teacher, config, seed=0)
+    assert model.finetuned.epoch > 0
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        key = f"layers.0.norm.{name}"
+        np.testing.assert_array_equal(model.finetuned.head[key], model.base.state[key])
+
+
+def test_a_large_closed_form_strength_gives_the_global_correction(config):
+    config = config.model_copy(update={"personal_lambda_grid": (1e12,)})
+    train, val, teacher = client(config)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    np.testing.assert_allclose(model.V, model.base.moments.V, atol=1e-6)
+    assert model.personal_lambda == 1e12
+
+
+def test_without_validation_samples_the_global_model_is_kept(config):
+    train, val, teacher = client(config, v=0)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    assert model.chosen == "global"
+    assert "finetune" not in model.candidates
+
+
+def fingerprint(model, h):
+    return [model.chosen, *(model.scores(name, h).tobytes() for name in model.candidates)]
+
+
+def test_personalising_twice_or_in_threads_gives_equal_bits(config):
+    train, val, teacher = client(config)
+    before = torch.get_rng_state()
+
+    def run(_=None):
+        return fingerprint(personalise(published(config), train, val, teacher, config, seed=0), val.h)
+
+    alone = run()
+    with ThreadPoolExecutor(2) as pool:
+        assert all(found == alone for found in pool.map(run, range(3)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("scope", [FinetuneScope.BLOCK, FinetuneScope.LAYER4])
+def test_the_end_of_the_extractor_is_fine_tuned_from_cached_block_inputs(config, extractor: Extractor, scope):
+    config = config.model_copy(
+        update={"finetune_scope": scope, "personal": (PersonalKind.FINETUNE,), "finetune_epochs": 1}
+    )
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(12, 3, 16, 16)), dtype=torch.float32)
+    with torch.inference_mode():
+        h, inputs = extractor(x).numpy(), extractor.stem_forward(x, scope).numpy()
+    y = np.resize([0, 1], 12).astype(np.int64)
+    base = GlobalModel(initial_student(0, 512, config.hidden, C, config.norm), config)
+    data = PersonalData(h, y, inputs)
+    teacher = train_teacher(h, y, h, y, C, config, threads=1, seed=0)
+    weights = extractor.trunk.layer4[1].conv1.weight.clone()
+    model = personalise(base, data, data, teacher, config, tail=extractor.tail(scope), seed=0)
+    assert torch.equal(extractor.trunk.layer4[1].conv1.weight, weights)
+    assert accuracy(model.scores("finetune", h, inputs), y) == model.val_accuracy["finetune"]
+    with pytest.raises(UsageError, match="needs the activations"):
+        model.scores("finetune", h)
+    with pytest.raises(UsageError, match="needs the extractor's tail"):
+        personalise(base, data, data, teacher, config, seed=0)
+
+
+def test_a_saved_personal_model_scores_the_same_bits(config, tmp_path):
+    train, val, teacher = client(config)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    save_personal(model, tmp_path / "personal")
+    loaded = load_personal(tmp_path / "personal")
+    assert fingerprint(loaded, val.h) == fingerprint(model, val.h)
+    assert loaded.val_accuracy == model.val_accuracy
+    assert loaded.base.sha256() == model.base.sha256()
+
+
+def test_a_damaged_personal_model_is_refused(config, tmp_path):
+    train, val, teacher = client(config, v=0)
+    folder = tmp_path / "personal"
+    save_personal(personalise(published(config), train, val, teacher, config, seed=0), folder)
+    load_personal(folder)
+    (folder / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(DataError, match="not a readable personal model"):
+        load_personal(folder)
+
+
+def test_an_unknown_candidate_is_refused(config):
+    train, val, teacher = client(config)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    with pytest.raises(UsageError, match="has no candidate 'best'"):
+        model.scores("best", val.h)

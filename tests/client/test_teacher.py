@@ -1,0 +1,124 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from fkd_client.teacher import reliability, train_teacher
+from fkd_common.config import Calibrator, KdTargets, Reliability
+from fkd_common.errors import DataError
+from tests.client.conftest import make_blobs
+
+C = 5
+
+
+def taught(config, n=150, v=60, classes=(0, 1, 3), seed=0, threads=1):
+    train, val = make_blobs(n, list(classes), seed=1), make_blobs(v, list(classes), seed=2)
+    return train_teacher(train.h, train.y, val.h, val.y, C, config, threads=threads, seed=seed)
+
+
+def same(a, b):
+    probe = make_blobs(20, [0, 1, 2], seed=9).h
+    return (
+        a.calibrated(probe).tobytes() == b.calibrated(probe).tobytes()
+        and a.soft_source.tobytes() == b.soft_source.tobytes()
+        and a.reliability == b.reliability
+    )
+
+
+def test_probabilities_cover_all_classes_and_absent_ones_stay_possible(config):
+    p = taught(config).calibrated(make_blobs(30, [0, 1, 3], seed=4).h)
+    assert p.shape == (30, C)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-6)
+    assert (p[:, [2, 4]] > 0).all()
+
+
+def test_the_teacher_learns_and_says_how_well(config):
+    teacher = taught(config)
+    assert teacher.report.val_accuracy > 0.8
+    assert teacher.reliability == teacher.report.val_accuracy
+    assert teacher.report.nll_after < teacher.report.nll_before  # 8 trees are underconfident
+
+
+def test_out_of_fold_targets_are_less_sure_than_in_sample_ones(config):
+    out_of_fold = taught(config)
+    in_sample = taught(config.model_copy(update={"kd_targets": KdTargets.IN_SAMPLE}))
+    y = make_blobs(150, [0, 1, 3], seed=1).y
+    rows = np.arange(150)
+    assert out_of_fold.soft_source[rows, y].mean() < in_sample.soft_source[rows, y].mean()
+    assert in_sample.oof is None
+    np.testing.assert_array_equal(out_of_fold.oof, out_of_fold.soft_source)
+
+
+def test_moment_targets_get_out_of_fold_probabilities_when_beta_asks_for_them(config):
+    teacher = taught(config.model_copy(update={"kd_targets": KdTargets.IN_SAMPLE, "beta": 0.2}))
+    assert teacher.oof is not None
+    assert not np.array_equal(teacher.oof, teacher.soft_source)
+
+
+def test_training_twice_gives_equal_bits_whatever_the_threads(config):
+    first = taught(config)
+    assert same(first, taught(config))
+    assert same(first, taught(config, threads=2))
+    assert not same(first, taught(config, seed=1))
+
+
+def test_teachers_trained_in_threads_are_those_trained_alone(config):
+    alone = [taught(config, seed=s) for s in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lambda s: taught(config, seed=s), range(2)))
+    assert all(same(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_one_class_needs_no_trees_and_gives_a_constant(config):
+    teacher = taught(config, n=30, v=20, classes=[2])
+    p = teacher.calibrated(make_blobs(3, [0, 1, 2], seed=9).h)
+    assert teacher.model.booster is None
+    np.testing.assert_allclose(p[:, 2], 1 / (1 + 4 / 22), atol=1e-6)  # four absent classes of 1/(20+2)
+    np.testing.assert_array_equal(teacher.soft_source[0], p[0])
+
+
+@pytest.mark.parametrize(
+    ("n", "classes"), [(1, [3]), (2, [0, 1]), (3, [0, 1, 2]), (12, [0, 1]), (13, [0, 0, 0, 0, 0, 1])]
+)
+def test_tiny_shards_without_validation_samples_work(config, n, classes):
+    teacher = taught(config, n=n, v=0, classes=classes)
+    assert teacher.soft_source.shape == (n, C)
+    assert np.isfinite(teacher.soft_source).all()
+    np.testing.assert_allclose(teacher.soft_source.sum(1), 1, atol=1e-6)
+    assert teacher.reliability == 0.0
+    assert np.isnan(teacher.report.val_accuracy)
+
+
+def test_a_class_of_one_sample_stays_possible_out_of_fold(config):
+    h, y = make_blobs(31, [0, 1], seed=0).h, np.array([0, 1] * 15 + [4])
+    teacher = train_teacher(h, y, h[:0], y[:0], C, config, threads=1, seed=0)
+    assert teacher.soft_source[30, 4] > 1e-3  # no fold that predicted it had seen its class
+
+
+def test_a_class_met_only_in_validation_counts_as_wrong(config):
+    train, val = make_blobs(60, [0, 1], seed=1), make_blobs(40, [0, 1], seed=2)
+    y_val = val.y.copy()
+    y_val[:20] = 4
+    teacher = train_teacher(train.h, train.y, val.h, y_val, C, config, threads=1, seed=0)
+    assert teacher.reliability <= 0.5
+
+
+@pytest.mark.parametrize("calibrator", Calibrator)
+def test_every_calibrator_keeps_probabilities(config, calibrator):
+    teacher = taught(config.model_copy(update={"calibrator": calibrator}))
+    np.testing.assert_allclose(teacher.soft_source.sum(1), 1, atol=1e-6)
+
+
+def test_reliability_by_hand():
+    y_val = np.array([0, 0, 0, 1])  # majority 0.75
+    assert reliability(0.9, y_val, Reliability.ACCURACY) == 0.9
+    assert reliability(0.9, y_val, Reliability.SKILL) == pytest.approx(0.6)
+    assert reliability(0.5, y_val, Reliability.SKILL) == 0.0
+    assert reliability(1.0, np.zeros(4, np.int64), Reliability.SKILL) == 0.0
+    assert reliability(0.9, y_val, Reliability.NONE) == 1.0
+    assert reliability(float("nan"), y_val[:0], Reliability.ACCURACY) == 0.0
+
+
+def test_an_empty_training_part_is_refused(config):
+    with pytest.raises(DataError, match="at least 1 training sample"):
+        taught(config, n=0, v=0)
