@@ -136,6 +136,10 @@ def personalise(
     closer to the global model. ``closed_form`` needs a moment correction, ``finetune`` validation samples:
     without them they are not tried.
 
+    Equal inputs and seeds give equal bits at an equal number of BLAS threads. That number belongs to the
+    process: whoever runs several clients in threads must fix it at 1 for good, because the solvers lower it
+    and overlapping calls do not put it back.
+
     Args:
         base: the published global model; left untouched.
         train: the client's training part.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from fkd_common.errors import CorruptTransferError, NotFoundError
 from fkd_common.tensors import payload_offset
@@ -20,10 +22,14 @@ def sha256_hex(data: bytes) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that its name only ever shows old or new content, never half of it."""
+    _write_atomically(path, io.BytesIO(data))
+
+
+def _write_atomically(path: Path, source: BinaryIO) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            shutil.copyfileobj(source, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -74,8 +80,9 @@ class BlobStore:
         """Store a copy of a safetensors file without reading it into memory at once."""
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if not self.has(digest):
-            shutil.copyfile(source, self.path(digest))
+            file.seek(0)
+            if not self.has(digest):
+                _write_atomically(self.path(digest), file)
         return self.describe(digest)
 
     def has(self, sha256: str) -> bool:

@@ -122,7 +122,7 @@ class MissedQuorum(StrEnum):
 class RunConfig(BaseModel):
     """Everything that decides what a run computes; equal configurations hash equal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     # -- the run ---------------------------------------------------------------------------------
     seed: int = Field(0, ge=0, lt=2**32)

@@ -74,15 +74,23 @@ _CODES: dict[type[errors.FkdError], int] = {
     errors.NotFoundError: code_pb2.NOT_FOUND,
     errors.UnreachableError: code_pb2.UNAVAILABLE,
 }
-_ERRORS: dict[int, type[errors.FkdError]] = {code: kind for kind, code in _CODES.items()}
+_KINDS: dict[str, type[errors.FkdError]] = {kind.__name__: kind for kind in _CODES}
+
+_MAX_DETAIL = 1000
+"""Longest error message sent, in characters: gRPC carries it, twice, in trailers of at most 8 KiB."""
 
 
 def to_status(error: errors.FkdError) -> status_pb2.Status:
     """An expected error as google.rpc.Status with ErrorInfo."""
     detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain="fkd.v1"))
-    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), code_pb2.INTERNAL)
-    return status_pb2.Status(code=code, message=str(error), details=[detail])
+    kind = next((kind for kind in type(error).__mro__ if kind in _CODES), errors.FkdError)
+    # The kind travels beside the code: several kinds share one, and mean different things to a client.
+    info = error_details_pb2.ErrorInfo(
+        reason=error.reason, domain="fkd.v1", metadata={"kind": kind.__name__}
+    )
+    detail.Pack(info)
+    code = _CODES.get(kind, code_pb2.INTERNAL)
+    return status_pb2.Status(code=code, message=str(error)[:_MAX_DETAIL], details=[detail])
 
 
 def from_rpc_error(error: grpc.RpcError) -> errors.FkdError:
@@ -97,7 +105,8 @@ def from_rpc_error(error: grpc.RpcError) -> errors.FkdError:
             info = error_details_pb2.ErrorInfo()
             if detail.Is(info.DESCRIPTOR):
                 detail.Unpack(info)
-                return _ERRORS.get(status.code, errors.FkdError)(status.message, reason=info.reason)
+                kind = _KINDS.get(info.metadata["kind"], errors.FkdError)
+                return kind(status.message, reason=info.reason)
     code, text = call.code(), call.details() or ""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return errors.TooLargeError(text)

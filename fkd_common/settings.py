@@ -27,7 +27,7 @@ class ProgramSettings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="FKD_",
-        env_ignore_empty=True,
+        env_prefix_target="all",  # aliases too: FKD_JSON, not JSON
         extra="forbid",
         frozen=True,
         cli_kebab_case=True,
@@ -57,7 +57,7 @@ class ProgramSettings(BaseSettings):
 
     def to_yaml(self) -> str:
         """The settings in force, as a file that ``--config`` takes."""
-        values = self.model_dump(mode="json", exclude={"config", "print_config"})
+        values = self.model_dump(mode="json", exclude={"config", "print_config"}, by_alias=True)
         return yaml.safe_dump(values, sort_keys=False)
 
 
@@ -74,10 +74,11 @@ def load_settings(
             kind, cli_prog_name=program, cli_parse_args=argv, formatter_class=_help_formatter()
         )
         given = cli()
-        path = given.get("config") or os.environ.get("FKD_CONFIG")
+        path = given.get("config") or (os.environ.get("FKD_CONFIG") if use_environment else None)
         values = _read_yaml(kind, Path(path)) if path else {}
         prefix = None if use_environment else "FKD_NOT_READ_"
-        return kind(_cli_settings_source=cli, _env_prefix=prefix, **values)
+        # An empty variable is an unset one; an empty flag means what it says: `--correction ""` is none at all.
+        return kind(_cli_settings_source=cli, _env_prefix=prefix, _env_ignore_empty=True, **values)
     except ValidationError as error:
         raise UsageError("; ".join(_sentence(problem) for problem in error.errors())) from error
     except SettingsError as error:
@@ -95,7 +96,8 @@ def _read_yaml(kind: type[ProgramSettings], path: Path) -> dict[str, Any]:
         raise UsageError(
             f"configuration file {path}: expected `key: value` lines, got a {type(values).__name__}"
         )
-    unknown = sorted(str(key) for key in values if key not in kind.model_fields)
+    known = {field.alias or name for name, field in kind.model_fields.items()}
+    unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
         raise UsageError(
             f"configuration file {path}: unknown key {', '.join(unknown)}; --print-config lists the known ones"

@@ -20,7 +20,8 @@ from fkd_common.method.student_layout import TensorSpec
 
 Tensors: TypeAlias = dict[str, NDArray[Any]]
 
-MAX_HEADER_BYTES = 1 << 20
+MAX_HEADER_BYTES = (1 << 20) - 8
+"""With its 8-byte length, a header fits the first chunk of a transfer."""
 
 
 def encode(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -53,7 +54,7 @@ def payload_offset(head: bytes, size: int) -> int:
     """Where the tensor data starts in a blob of `size` bytes, from its first 8 bytes.
 
     Raises:
-        InvalidUploadError: The header length does not fit the blob or the 1 MiB cap.
+        InvalidUploadError: The header length does not fit the blob or the cap.
     """
     if len(head) < 8:
         raise InvalidUploadError(f"expected a safetensors blob of at least 8 bytes, got {size}")
@@ -66,11 +67,17 @@ def payload_offset(head: bytes, size: int) -> int:
 
 
 def chunk_payload(data: bytes, offset: int, size: int) -> int:
-    """How many bytes of a chunk of a blob are tensor data.
+    """How many bytes of a chunk of a blob are tensor data; a first chunk must hold the whole header.
 
-    A header never reaches past the first chunk, since both have the same cap.
+    Raises:
+        InvalidUploadError: It does not, or the header's length is a lie.
     """
-    return max(0, len(data) - payload_offset(data[:8], size)) if offset == 0 else len(data)
+    if offset > 0:
+        return len(data)
+    start = payload_offset(data[:8], size)
+    if start > len(data):
+        raise InvalidUploadError(f"first chunk of {len(data)} bytes; expected the whole header, {start} bytes")
+    return len(data) - start
 
 
 def metadata_of(blob: bytes) -> dict[str, str]:
@@ -78,9 +85,9 @@ def metadata_of(blob: bytes) -> dict[str, str]:
     start = payload_offset(blob[:8], len(blob))
     try:
         found = json.loads(blob[8:start]).get("__metadata__", {})
-    except (ValueError, AttributeError, UnicodeDecodeError) as error:
-        raise InvalidUploadError(f"safetensors header is not JSON: {error}") from error
-    return {str(key): str(value) for key, value in found.items()}
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InvalidUploadError(f"safetensors header is not a JSON object: {error}") from error
 
 
 def max_blob_bytes(schema: Mapping[str, TensorSpec]) -> int:

@@ -18,6 +18,7 @@ from fkd_common.places import cache_folder
 from fkd_common.settings import load_settings
 from fkd_server.coordinator import RunState
 from fkd_server.grpc_server import GrpcServer
+from fkd_server.memory import return_large_buffers
 from fkd_server.prepare import prepare
 from fkd_server.run import Run, assemble
 from fkd_server.settings import ServerSettings
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
             return ExitCode.OK
         _check_plain_text(settings.host, settings.insecure)
         configure_logs(settings.log_format)
+        return_large_buffers()
         return asyncio.run(_serve(settings))
     except FkdError as error:
         print(f"fkd-server: error: {error}", file=sys.stderr)
@@ -100,9 +102,7 @@ async def _serve(settings: ServerSettings) -> int:
         if stop.is_set():
             run.service.abort("the coordinator was stopped")
         summary = await loop.run_in_executor(None, run.finish)
-        log.info(
-            "saved", folder=str(run.folder.path), model=summary["model_hash"]
-        )
+        log.info("saved", folder=str(run.folder.path), model=summary["model_hash"])
         await _dismiss(run, stop, settings)
     finally:
         if run.evaluator is not None:

@@ -44,7 +44,19 @@ class FkdRtm:
         anchor_embeddings: NDArray[np.float32],
         extractor_sha256: str,
         blobs: BlobStore,
+        uploads: BlobStore,
     ) -> None:
+        """Start from the untrained student.
+
+        Args:
+            config: The run configuration.
+            classes: Class names in global order.
+            anchor_embeddings: (m, d) embeddings of the anchors.
+            extractor_sha256: Hash of the extractor they come from.
+            blobs: Where artifacts are kept and served from.
+            uploads: Where validated uploads wait; a store of its own, because an upload may equal an artifact
+                byte for byte, and uploads are removed when they have been folded.
+        """
         self.config = config
         self.classes = classes
         self.num_classes = len(classes)
@@ -57,6 +69,7 @@ class FkdRtm:
         self.published = "student"
         self.best_moments = ""
         self._blobs = blobs
+        self._uploads = uploads
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
         self.student: Artifact = blobs.put(encode(start))
         self.fused: Artifact | None = None
@@ -137,7 +150,7 @@ class FkdRtm:
             assert all(isinstance(upload, NoUpload) for upload in uploads.values())
             return {}
         for upload in tensors.values():
-            self._blobs.remove(upload.artifact.sha256)
+            self._uploads.remove(upload.artifact.sha256)
         return record
 
     def _average_students(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
@@ -150,11 +163,12 @@ class FkdRtm:
         average = WeightedAverage()
         for name, weight in zip(names, weights, strict=True):
             average.add(self._read(uploads[name]), float(weight))
-        self._retire(*self.artifacts().values())
+        replaced = {artifact.sha256 for artifact in self.artifacts().values()}
         self.student = self._blobs.put(encode(average.result()))
         # Corrections belong to the student they were computed for.
         self.fused = self.moment_solutions = None
         self.published, self.best_moments = "student", ""
+        self._retire(replaced)
         return {
             "weights": dict(zip(names, weights.tolist(), strict=True)),
             "reliability": {name: upload.reliability for name, upload in uploads.items()},
@@ -242,11 +256,11 @@ class FkdRtm:
         return ModelParts(header, student, Standardiser.of(self.anchor_embeddings), anchors, solution)
 
     def _read(self, upload: TensorUpload) -> Tensors:
-        return decode(self._blobs.read(upload.artifact.sha256))
+        return decode(self._uploads.read(upload.artifact.sha256))
 
-    def _retire(self, *artifacts: Artifact) -> None:
+    def _retire(self, replaced: set[str]) -> None:
         """Drop artifacts two generations old: a slow client may still be reading the last one."""
-        retired = {artifact.sha256 for artifact in artifacts}
-        for sha256 in self._retired - retired:
+        in_use = {artifact.sha256 for artifact in self.artifacts().values()}
+        for sha256 in self._retired - replaced - in_use:
             self._blobs.remove(sha256)
-        self._retired = retired
+        self._retired = replaced

@@ -83,7 +83,7 @@ def assemble(settings: ServerSettings, cache: Path) -> Run:
     if settings.test is not None and not settings.test.is_dir():
         raise UsageError(f"--test {settings.test}: no such shard folder")
     folder = RunFolder(settings.runs / run_id)
-    blobs = BlobStore(folder.path / "blobs")
+    blobs, uploads = BlobStore(folder.path / "blobs"), BlobStore(folder.path / "uploads")
     prepared = settings.prepared
     if prepared is None:
         prepared = folder.path / "prepared"
@@ -92,14 +92,16 @@ def assemble(settings: ServerSettings, cache: Path) -> Run:
         prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads)
     artifacts = load_prepared(prepared, blobs)
     folder.write_config(config, artifacts.classes)
-    method = FkdRtm(config, artifacts.classes, artifacts.anchor_embeddings, artifacts.extractor.sha256, blobs)
+    method = FkdRtm(
+        config, artifacts.classes, artifacts.anchor_embeddings, artifacts.extractor.sha256, blobs, uploads
+    )
     recorder = Recorder(folder, method, folder.path / "evaluations")
     coordinator = Coordinator(config, method, recorder.on_event)
     identity = RunIdentity(
         run_id, artifacts.classes, {"extractor": artifacts.extractor, "anchors": artifacts.anchors}
     )
     service = CoordinatorService(
-        identity, coordinator, method, blobs, UploadSpool(folder.path / "spool"), time.monotonic
+        identity, coordinator, method, blobs, uploads, UploadSpool(folder.path / "spool"), time.monotonic
     )
     evaluator = None
     if settings.test is not None:

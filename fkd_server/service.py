@@ -44,6 +44,11 @@ SUBMITS = {
     "FinishTask": types.PHASE_PERSONAL,
 }
 
+TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments")
+
+MAX_DETAIL = 500
+"""Longest reason kept of a failure, in characters."""
+
 
 @dataclass(frozen=True)
 class RunIdentity:
@@ -75,6 +80,7 @@ class CoordinatorService:
         coordinator: Coordinator,
         method: FkdRtm,
         blobs: BlobStore,
+        uploads: BlobStore,
         spool: UploadSpool,
         clock: Callable[[], float],
     ) -> None:
@@ -84,6 +90,7 @@ class CoordinatorService:
         self._method = method
         self._rules = UploadRules.of(method)
         self._blobs = blobs
+        self._uploads = uploads
         self._spool = spool
         self._clock = clock
         self._lock = threading.RLock()
@@ -182,7 +189,9 @@ class CoordinatorService:
         key = PhaseKey(request.key.round, request.key.phase)
         if name == "Heartbeat":
             return self._heartbeat(request, key)
-        call.round, call.phase = key.round, key.phase
+        # Rows of the ledger are bounded: a round that the run does not have is booked as round 0.
+        call.round = key.round if key.round <= self._coordinator.config.rounds else 0
+        call.phase = key.phase
         self._check_run(request.key, key)
         self._coordinator.seen(request.session, self._clock())
         if name == "GetChunk":
@@ -190,7 +199,7 @@ class CoordinatorService:
         if name == "PutChunk":
             return self._put_chunk(request, key, call)
         if name == "ReportFailure":
-            self._coordinator.fail(request.session, key, request.detail[:500], self._clock())
+            self._coordinator.fail(request.session, key, request.detail[:MAX_DETAIL], self._clock())
             return pb.ReportFailureResponse()
         return self._submit(name, request, key, call)
 
@@ -273,22 +282,24 @@ class CoordinatorService:
         self._rules.check_size(key.phase, request.size)
         if len(request.data) > MAX_CHUNK_BYTES:
             raise TooLargeError(f"chunk of {len(request.data)} bytes; at most {MAX_CHUNK_BYTES}")
-        if len(request.sha256) != 32:
-            raise InvalidUploadError("expected a SHA-256 of 32 bytes", reason="MALFORMED")
-        if self._coordinator.check_current(request.session, key, request.sha256.hex()) is not None:
+        sha256 = sha256_of(request)
+        if self._coordinator.check_current(request.session, key, sha256) is not None:
             call.duplicate = True
             return pb.PutChunkResponse(received=request.size)
-        received = self._spool.put(
-            call.client, request.sha256.hex(), request.size, request.offset, request.data
-        )
-        call.payload_up = chunk_payload(request.data, request.offset, request.size)
+        payload = chunk_payload(request.data, request.offset, request.size) if request.data else 0
+        before = self._spool.held(call.client, sha256)
+        received = self._spool.put(call.client, sha256, request.size, request.offset, request.data)
+        if received > before:
+            call.payload_up = payload
+        else:  # repeated or premature: nothing of it is kept
+            call.duplicate = bool(request.data)
         return pb.PutChunkResponse(received=received)
 
     def _submit(self, name: str, request: Any, key: PhaseKey, call: Call) -> pb.SubmitResponse:
         if SUBMITS[name] != key.phase:
             raise InvalidUploadError(f"{name} does not answer {key}", reason="WRONG_PHASE")
         content: UploadContent
-        digest = request.upload.sha256.hex() if name in TENSOR_SUBMITS else submission_digest(request)
+        digest = sha256_of(request.upload) if name in TENSOR_SUBMITS else submission_digest(request)
         receipt = self._coordinator.check_current(request.session, key, digest)
         if receipt is None:
             try:
@@ -297,7 +308,7 @@ class CoordinatorService:
                 raise  # the client sends the same bytes again
             except FkdError as error:
                 if error.reason != "INCOMPLETE_UPLOAD":
-                    self._coordinator.fail(request.session, key, str(error), self._clock())
+                    self._coordinator.fail(request.session, key, str(error)[:MAX_DETAIL], self._clock())
                 raise
             receipt = self._coordinator.submit(request.session, key, digest, content, self._clock())
         call.duplicate = receipt.duplicate
@@ -309,6 +320,8 @@ class CoordinatorService:
             return NoUpload()
         if name == "SubmitVotes":
             correct = {vote.candidate: vote.correct for vote in request.votes}
+            if len(correct) != len(request.votes):
+                raise InvalidUploadError("a candidate was voted for twice", reason="WRONG_NAMES")
             self._rules.check_votes(correct, request.num_validation, self._method.candidates())
             return VoteUpload(correct, request.num_validation)
         reliability = request.reliability if name == "SubmitStudent" else 1.0
@@ -318,7 +331,8 @@ class CoordinatorService:
         block_known = self._method.task(key.phase, call.client).embedding_block_known
         blob = self._upload(request.upload, key.phase, call)
         self._rules.check_tensors(key.phase, decode(blob), block_known=block_known)
-        return TensorUpload(self._blobs.put(blob), request.num_samples, reliability, counts)
+        self._samples[call.client] = request.num_samples
+        return TensorUpload(self._uploads.put(blob), request.num_samples, reliability, counts)
 
     def _upload(self, upload: types.Upload, phase: int, call: Call) -> bytes:
         self._rules.check_size(phase, upload.size)
@@ -334,14 +348,24 @@ class CoordinatorService:
 
     def _check_constant(self, client: str, num_samples: int) -> None:
         """n_k may not change within a run: every weight and moment counts on it."""
-        first = self._samples.setdefault(client, num_samples)
+        first = self._samples.get(client, num_samples)
         if first != num_samples:
             raise RefusedError(
                 f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"
             )
 
 
-TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments")
+def sha256_of(message: Any) -> str:
+    """The hex digest a message carries.
+
+    Raises:
+        InvalidUploadError: It is not 32 bytes long.
+    """
+    if len(message.sha256) != 32:
+        raise InvalidUploadError(
+            f"expected a SHA-256 of 32 bytes, got {len(message.sha256)}", reason="MALFORMED"
+        )
+    return str(message.sha256.hex())
 
 
 def artifact_ref(name: str, artifact: Artifact) -> types.ArtifactRef:

@@ -21,6 +21,11 @@ class UploadSpool:
         owner = hashlib.sha256(client.encode()).hexdigest()[:16]
         return self._folder / f"{owner}-{sha256}.part"
 
+    def held(self, client: str, sha256: str) -> int:
+        """Bytes of an upload that are here, contiguous from 0."""
+        path = self._path(client, sha256)
+        return path.stat().st_size if path.exists() else 0
+
     def put(self, client: str, sha256: str, size: int, offset: int, data: bytes) -> int:
         """Append a chunk if it continues what is here.
 
@@ -33,8 +38,7 @@ class UploadSpool:
         """
         if offset + len(data) > size:
             raise TooLargeError(f"chunk of {len(data)} bytes at {offset} exceeds the declared size {size}")
-        path = self._path(client, sha256)
-        held = path.stat().st_size if path.exists() else 0
+        path, held = self._path(client, sha256), self.held(client, sha256)
         if held == 0:
             self.discard(client)
         if offset == held and data:
@@ -50,8 +54,7 @@ class UploadSpool:
             InvalidUploadError: Bytes are missing.
             CorruptTransferError: The bytes do not match the digest; the client starts over.
         """
-        path = self._path(client, sha256)
-        held = path.stat().st_size if path.exists() else 0
+        path, held = self._path(client, sha256), self.held(client, sha256)
         if held != size:
             raise InvalidUploadError(f"upload has {held} of {size} bytes", reason="INCOMPLETE_UPLOAD")
         blob = path.read_bytes()

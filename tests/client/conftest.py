@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from fkd_client.extractor import Extractor, dump_extractor
 from fkd_client.pretrain import initial_trunk
@@ -12,6 +13,7 @@ from fkd_common.config import RunConfig
 from fkd_common.extractor_artifact import ExtractorSpec
 
 torch.set_num_threads(1)
+threadpool_limits(1, user_api="blas")
 
 
 @dataclass(frozen=True)

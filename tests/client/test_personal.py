@@ -123,7 +123,9 @@ def fingerprint(model, h):
     return [model.chosen, *(model.scores(name, h).tobytes() for name in model.candidates)]
 
 
-def test_personalising_twice_or_in_threads_gives_equal_bits(config):
+@pytest.mark.parametrize("hidden", [(16, 8), (320, 160)], ids=["small", "large enough for threaded BLAS"])
+def test_personalising_twice_or_in_threads_gives_equal_bits(config, hidden):
+    config = config.model_copy(update={"hidden": hidden, "finetune_epochs": 1})
     train, val, teacher = client(config)
     before = torch.get_rng_state()
 

@@ -1,0 +1,67 @@
+# The five commands are demo, test, check, proto and bench-*; every one works from a fresh clone.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+BIN := $(VENV)/bin
+PYTHON ?= python3
+
+# One OpenMP thread per process unless told otherwise: oversubscribed processes run several times slower.
+export OMP_NUM_THREADS ?= 1
+
+DATA ?= cifar10:data
+EXTRACTOR ?= resnet18
+BENCH_FLAGS ?=
+
+.PHONY: demo test test-fast check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding clean
+
+# The installed marker is rewritten whenever the project's description changes.
+$(VENV)/.installed-%: pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	touch $@
+
+# Three sites, one coordinator, four processes, on handwritten digits.
+demo: $(VENV)/.installed-bench
+	$(BIN)/fkd-bench run --data digits --clients 3 --partition dirichlet:0.1 --public 300 --anchors 100 \
+	  --extractor pretrain --rounds 10 --local-steps 20 --residual-every 5 --out demo
+
+test: $(VENV)/.installed-dev check
+	$(BIN)/pytest
+
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "not e2e"
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(VENV)/.installed-dev
+	PYTHON=$(PY) ./proto/generate.sh
+
+# The figures of docs/results: full CIFAR-10, ten clients, thirty rounds, three seeds, real processes.
+BENCH_CIFAR10 = $(BIN)/fkd-bench run --data $(DATA) --extractor $(EXTRACTOR) --clients 10 --rounds 30 --local-steps 60
+
+bench-cifar10: $(VENV)/.installed-bench
+	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seeds 0,1,2 $(BENCH_FLAGS)
+
+bench-cifar10-mild: $(VENV)/.installed-bench
+	$(BENCH_CIFAR10) --partition dirichlet:0.5 --seed 0 $(BENCH_FLAGS)
+
+# The same seed as processes and within one process: the model hashes must be equal.
+bench-transports: $(VENV)/.installed-bench
+	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seed 0 --transport process --json $(BENCH_FLAGS) | tail -n 1 > bench/process.json
+	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seed 0 --transport inprocess --json $(BENCH_FLAGS) | tail -n 1 > bench/inprocess.json
+	$(PY) -c "import json; a, b = (json.load(open(f'bench/{t}.json'))['model_hash'] for t in ('process', 'inprocess')); print(a, b, 'equal' if a == b else 'DIFFERENT'); raise SystemExit(a != b)"
+
+# Embedding throughput against a bare forward loop; SHARD is any shard folder.
+SHARD ?= demo/digits-dirichlet0.1-k3-s0/shards/test
+bench-embedding: $(VENV)/.installed-bench
+	$(BIN)/fkd-bench embedding --data $(SHARD) --extractor $(EXTRACTOR) $(BENCH_FLAGS)
+
+clean:
+	rm -rf bench demo run .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build *.egg-info
