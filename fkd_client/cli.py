@@ -80,14 +80,17 @@ def _name(settings: ClientSettings) -> str:
 
 
 def limit_threads(threads: int) -> None:
-    """Keep torch, BLAS and OpenMP to this many threads: oversubscribed processes run several times slower."""
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = str(threads)
+    """Keep torch and OpenMP to this many threads: oversubscribed processes run several times slower.
+
+    BLAS stays at one: its limit is the process's, not the thread's, and a sum's last bits depend on it, so that
+    clients simulated as threads would disturb each other's results.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     import threadpoolctl
     import torch
 
     torch.set_num_threads(threads)
-    threadpoolctl.threadpool_limits(threads)
+    threadpoolctl.threadpool_limits({"openmp": threads, "blas": 1})
 
 
 def choose_device(asked: str) -> str:

@@ -85,9 +85,7 @@ def to_status(error: errors.FkdError) -> status_pb2.Status:
     detail = any_pb2.Any()
     kind = next((kind for kind in type(error).__mro__ if kind in _CODES), errors.FkdError)
     # The kind travels beside the code: several kinds share one, and mean different things to a client.
-    info = error_details_pb2.ErrorInfo(
-        reason=error.reason, domain="fkd.v1", metadata={"kind": kind.__name__}
-    )
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain="fkd.v1", metadata={"kind": kind.__name__})
     detail.Pack(info)
     code = _CODES.get(kind, code_pb2.INTERNAL)
     return status_pb2.Status(code=code, message=str(error)[:_MAX_DETAIL], details=[detail])

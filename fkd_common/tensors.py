@@ -76,7 +76,9 @@ def chunk_payload(data: bytes, offset: int, size: int) -> int:
         return len(data)
     start = payload_offset(data[:8], size)
     if start > len(data):
-        raise InvalidUploadError(f"first chunk of {len(data)} bytes; expected the whole header, {start} bytes")
+        raise InvalidUploadError(
+            f"first chunk of {len(data)} bytes; expected the whole header, {start} bytes"
+        )
     return len(data) - start
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 
 from fkd_common.config import MissedQuorum, RunConfig
-from fkd_common.errors import ConflictError, RefusedError, StaleError, SupersededError
+from fkd_common.errors import ConflictError, FkdError, RefusedError, StaleError, SupersededError
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.federated_method import (
     BelowQuorum,
@@ -386,6 +386,7 @@ class Coordinator:
         elif enough:
             self._close_phase(phase, now)
         elif phase.plan.below_quorum is BelowQuorum.SKIP:
+            self._method.discard(phase.uploads)
             self._note_phase(phase, now, {"skipped": f"{len(phase.uploads)} uploads, quorum {quorum}"})
         elif self.config.on_missed_quorum is MissedQuorum.EXTEND and not phase.extended:
             phase.extended, phase.deadline = True, now + self.config.phase_deadline_s
@@ -400,7 +401,7 @@ class Coordinator:
         uploads = {name: phase.uploads[name] for name in sorted(phase.uploads)}
         try:
             outcome = self._method.close(phase.key.phase, uploads)
-        except ValueError as error:
+        except (ValueError, FkdError) as error:
             self.abort(f"{phase.key} has no aggregate: {error}")
             return
         self._note_phase(phase, now, outcome)

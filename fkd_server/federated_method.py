@@ -96,3 +96,6 @@ class FederatedMethod(Protocol):
         Raises:
             ValueError: The uploads have no aggregate (for example, all weights are zero).
         """
+
+    def discard(self, uploads: Mapping[str, UploadContent]) -> None:
+        """Forget the uploads of a phase that closes without a result."""

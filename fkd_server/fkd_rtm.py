@@ -149,9 +149,14 @@ class FkdRtm:
         else:
             assert all(isinstance(upload, NoUpload) for upload in uploads.values())
             return {}
-        for upload in tensors.values():
-            self._uploads.remove(upload.artifact.sha256)
+        self.discard(uploads)
         return record
+
+    def discard(self, uploads: Mapping[str, UploadContent]) -> None:
+        """Remove the blobs of uploads that are done with."""
+        for upload in uploads.values():
+            if isinstance(upload, TensorUpload):
+                self._uploads.remove(upload.artifact.sha256)
 
     def _average_students(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Eqs. 14-15."""

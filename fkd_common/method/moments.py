@@ -171,7 +171,9 @@ def solve(A: NDArray[Any], B: NDArray[Any], lambda_: float) -> NDArray[np.float6
         (p, C) float64.
     """
     ridged = np.asarray(A, dtype=np.float64)
-    diagonal = np.einsum("ii->i", ridged)  # a view: a second matrix of this size is memory a server must not spend
+    diagonal = np.einsum(
+        "ii->i", ridged
+    )  # a view: a second matrix of this size is memory a server must not spend
     kept = diagonal.copy()
     try:
         diagonal += lambda_
