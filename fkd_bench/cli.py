@@ -89,9 +89,9 @@ def measure_embedding(given: argparse.Namespace) -> dict[str, float]:
     """Throughput of the client's embedding against a bare forward loop at the same batch and dtype."""
     import numpy as np
 
-    from fkd_client.cli import limit_threads
     from fkd_client.embedding import measure_embedding_throughput
     from fkd_client.extractor import load_extractor
+    from fkd_client.threads import limit_threads
     from fkd_common.extractor_artifact import build_extractor_artifact
     from fkd_shards.shard import read_shard
 

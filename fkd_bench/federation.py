@@ -229,15 +229,16 @@ def _last_line(log: Path) -> str:
 
 def run_inprocess(federation: Federation, narrator: Narrator) -> FederationResult:
     """The same coordinator and clients as objects of this process; messages are serialised all the same."""
+    from fkd_client.threads import limit_threads
+
+    limit_threads(federation.settings.threads)
     from fkd_bench.inprocess import InProcessTransport
-    from fkd_client.cli import limit_threads
     from fkd_client.client import Client, ClientOptions
     from fkd_server.run import assemble
     from fkd_server.settings import ServerSettings
 
     started = time.monotonic()
     settings = federation.settings
-    limit_threads(settings.threads)
     flags = ["--config", str(federation.write_config()), *federation.server_flags]
     server_settings = load_settings(ServerSettings, "fkd-server", flags, use_environment=False)
     narrator.narrate_logs(federation.folder / "logs")

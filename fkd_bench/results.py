@@ -12,7 +12,7 @@ from rich.table import Table
 from fkd_bench.federation import FederationResult
 
 Json = dict[str, Any]
-ACCURACIES = ("student", "anchors", "moments", "published", "personal_full", "personal_matched", "local_only")
+CLIENT_PHASES = ("embed", "teacher", "student", "residual", "moments", "votes", "personal", "assess")
 
 
 def result_object(result: FederationResult, seed: int, *, shared_process: bool) -> Json:
@@ -35,7 +35,7 @@ def result_object(result: FederationResult, seed: int, *, shared_process: bool) 
     accuracy["personal_matched"] = _mean(scores[kind]["matched"] for scores, kind in kept)
     accuracy["local_only"] = _mean(scores["teacher"]["full"] for scores in tested if scores)
     accuracy["local_only_matched"] = _mean(scores["teacher"]["matched"] for scores in tested if scores)
-    phases = sorted({phase for report in reports for phase in report["seconds"]})
+    phases = [p for p in CLIENT_PHASES if any(p in report["seconds"] for report in reports)]
     seconds = {
         phase: round(_mean(report["seconds"].get(phase, 0.0) for report in reports) or 0.0, 3)
         for phase in phases
@@ -85,6 +85,9 @@ _ROWS = (
     ("  + moments", "moments"),
     ("published (chosen by vote)", "published"),
 )
+
+
+_PHASE_LABELS = {"assess": "assess on the test set", "wall": "wall, whole federation"}
 
 
 def print_result(result: Json) -> None:
@@ -141,8 +144,12 @@ def print_summary(summary: Json) -> None:
 
 def print_seconds(console: Console, seconds: Json) -> None:
     """Where the time went, mean over clients."""
-    table = Table(*seconds, title="seconds (phases: mean over clients)")
-    table.add_row(*(f"{value:.1f}" for value in seconds.values()))
+    table = Table("phase", "seconds", title="time, mean over clients")
+    for phase, value in seconds.items():
+        if phase == "wall":
+            table.add_section()
+        table.add_row(_PHASE_LABELS.get(phase, phase), f"{value:.1f}")
+    _right(table)
     console.print(table)
 
 

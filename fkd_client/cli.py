@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from fkd_client.settings import ClientSettings
+from fkd_client.threads import limit_threads
 from fkd_common.errors import ExitCode, FkdError, InvalidUploadError, UsageError
 from fkd_common.identifiers import check_client_name
 from fkd_common.logs import configure_logs
@@ -77,20 +78,6 @@ def _name(settings: ClientSettings) -> str:
         return check_client_name(name)
     except InvalidUploadError as error:
         raise UsageError(f"{error}; give one with --name") from error
-
-
-def limit_threads(threads: int) -> None:
-    """Keep torch and OpenMP to this many threads: oversubscribed processes run several times slower.
-
-    BLAS stays at one: its limit is the process's, not the thread's, and a sum's last bits depend on it, so that
-    clients simulated as threads would disturb each other's results.
-    """
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    import threadpoolctl
-    import torch
-
-    torch.set_num_threads(threads)
-    threadpoolctl.threadpool_limits({"openmp": threads, "blas": 1})
 
 
 def choose_device(asked: str) -> str:

@@ -7,7 +7,6 @@ The coordinator starts ``python -m fkd_server.evaluation`` and imports nothing o
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -53,11 +52,9 @@ class Evaluator:
             str(extractor),
             extractor_sha256,
             str(cache),
+            str(threads),
         ]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads or os.cpu_count() or 1)}
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._work, name="evaluation", daemon=True)
         self._thread.start()
 
@@ -97,16 +94,16 @@ class Evaluator:
 
 def main(arguments: list[str]) -> int:
     """The child: embed the test shard once, then score every model named on standard input."""
-    import torch
+    from fkd_client.threads import limit_threads
 
+    test, extractor_path, extractor_sha256, cache, threads = arguments
+    limit_threads(int(threads))
     from fkd_client.embedding import embed_cached
     from fkd_client.extractor import load_extractor
     from fkd_client.global_model import GlobalModel
     from fkd_common.method.metrics import accuracy, per_class_recall
     from fkd_shards.shard import read_shard
 
-    test, extractor_path, extractor_sha256, cache = arguments
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
         shard = read_shard(Path(test))
         if shard.labels is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -45,14 +44,14 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
     Raises:
         DataError: A folder or weight file is missing or unusable.
     """
-    import torch
+    from fkd_client.threads import limit_threads
 
+    limit_threads(threads)
     from fkd_client.embedding import embed
     from fkd_client.extractor import imagenet_extractor_artifact, load_extractor
     from fkd_client.pretrain import pretrain_extractor
     from fkd_shards.shard import read_shard
 
-    torch.set_num_threads(threads or os.cpu_count() or 1)
     log = structlog.get_logger()
     anchor_shard = read_shard(anchors)
     if not anchor_shard.classes:

@@ -16,6 +16,7 @@ from fkd_server.cli import main as server_main
 from fkd_shards.create import CreateRequest, create
 from fkd_shards.partitions import Partition
 from fkd_shards.shard import Shard, read_shard, write_shard
+
 from .programs import Launcher
 
 torch.set_num_threads(1)

@@ -14,6 +14,7 @@ import yaml
 
 from fkd_common.artifacts import sha256_hex
 from fkd_common.config import RunConfig
+
 from .conftest import CORRUPT, World
 from .counting_proxy import CountingProxy
 from .programs import Launcher, Program, address_of

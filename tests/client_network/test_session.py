@@ -1,0 +1,171 @@
+"""A session's life: retries, signs of life, tasks that close, processes that take over."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fkd_client.session import Session, TaskClosedError
+from fkd_client.transport import GrpcTransport
+from fkd_common.errors import (
+    ExitCode,
+    FkdError,
+    RefusedError,
+    StaleError,
+    SupersededError,
+    UnreachableError,
+)
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
+
+from .conftest import Site, Start
+from .coordinator import PATIENCE_S, watched
+
+Join = Callable[..., Site]
+
+
+def unreachable() -> None:
+    raise UnreachableError("connection refused")
+
+
+def raised_within(kind: type[FkdError], action: Callable[[], Any]) -> FkdError:
+    """The error that repeating an action ends in."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            action()
+        except kind as error:
+            return error
+        time.sleep(0.02)
+    raise AssertionError(f"{kind.__name__} never came")
+
+
+def test_a_call_is_repeated_until_the_coordinator_answers(start: Start) -> None:
+    """Scenario 33: a second's interruption costs repeated calls, which both booked and wasted."""
+    served = start()
+    transport = watched(served)
+    transport.before.update({("Register", n): unreachable for n in (1, 2)})
+    session = Session(transport, "a", PATIENCE_S)
+    assert session.register().run_id == served.run.run_id
+    assert transport.calls.count("Register") == 3
+    (_, booked), *_ = session.ledger.rows()
+    assert booked.calls == 3
+    assert booked.wasted == 2 * len(transport.requests[0])
+    session.leave()
+
+
+def test_patience_runs_out_with_exit_code_5() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    session = Session(GrpcTransport(address), "a", patience_s=0.5)
+    started = time.monotonic()
+    with pytest.raises(UnreachableError) as caught:
+        session.register()
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+    assert time.monotonic() - started >= 0.5
+    assert session.ledger.total().calls >= 2
+    session.close(notify=False)
+
+
+def test_closing_a_session_ends_the_waiting_between_attempts() -> None:
+    """Someone who stops a client need not wait for its patience."""
+
+    class Unreachable:
+        def call(self, method: Any, request: bytes, timeout_s: float) -> bytes:
+            session.close(notify=False)
+            raise UnreachableError("connection refused")
+
+        def close(self) -> None: ...
+
+    session = Session(Unreachable(), "a", patience_s=600)
+    with pytest.raises(UnreachableError):
+        session.next_task()
+    assert session.ledger.total().calls == 1
+
+
+def test_a_refusal_is_final(start: Start) -> None:
+    served = start()
+    served.run.service.abort("enough")
+    transport = watched(served)
+    session = Session(transport, "a", PATIENCE_S)
+    with pytest.raises(RefusedError, match="enough") as caught:
+        session.register()
+    assert caught.value.exit_code == ExitCode.REJECTED
+    assert caught.value.reason == "RUN_OVER"
+    assert transport.calls == ["Register"]
+    session.leave()
+
+
+def test_heartbeats_keep_a_client_at_a_long_task_alive(start: Start, join: Join) -> None:
+    """Work of 15 heartbeats lasts three times the limit of silence."""
+    served = start(heartbeat_s=0.1, heartbeat_limit_s=0.5)
+    transport = watched(served)
+    site = join(served, transport=transport)
+    task = site.session.next_task().task
+    site.session.begin(task.key)
+    site.session.progress(0.25, "training")
+    transport.wait_for_calls("Heartbeat", 15)
+    client = served.coordinator.clients["a"]
+    assert client.alive
+    assert (client.activity, client.progress) == ("training", 0.25)
+    site.session.progress(0.5, "training")  # the task is still open
+
+
+def test_without_signs_of_life_a_client_counts_as_gone_until_its_next_call(start: Start, join: Join) -> None:
+    served = start(heartbeat_s=0.1, heartbeat_limit_s=0.5)
+    site = join(served)
+    client = served.coordinator.clients["a"]
+    deadline = time.monotonic() + PATIENCE_S
+    while client.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not client.alive
+    assert site.session.next_task().HasField("task")
+    assert client.alive
+
+
+def test_an_open_poll_is_sign_of_life_enough(start: Start, join: Join) -> None:
+    """Waiting longer than the limit of silence, without a heartbeat."""
+    served = start(min_clients=2, heartbeat_s=0.1, heartbeat_limit_s=0.5)
+    transport = watched(served)
+    site = join(served, transport=transport)
+    answer = site.session.call("NextTask", pb.NextTaskRequest(wait_s=1.5), pb.NextTaskResponse)
+    assert answer.HasField("wait")
+    assert "1 of 2 clients ready" in answer.wait.reason
+    assert served.coordinator.clients["a"].alive
+    assert "Heartbeat" not in transport.calls
+
+
+def test_a_task_that_no_longer_counts_is_abandoned(start: Start, join: Join) -> None:
+    """Scenario 8: the phase ends at its deadline without this client, which stops working on it."""
+    served = start(min_clients=1, phase_deadline_s=0.5, on_missed_quorum="abort")
+    site = join(served)
+    task = site.session.next_task().task
+    site.session.begin(task.key)
+    raised_within(TaskClosedError, lambda: site.session.progress(0.1, "training"))
+    site.session.end()
+    finish = pb.FinishTaskRequest(key=types.TaskKey(run_id=task.key.run_id, round=1, phase=7))
+    with pytest.raises(StaleError):
+        site.session.call("FinishTask", finish, pb.SubmitResponse)
+    finished = site.session.next_task().finished
+    assert not finished.completed
+    assert "0 uploads at the deadline" in finished.detail
+
+
+def test_a_newer_process_of_the_same_name_ends_the_older_ones_work(start: Start, join: Join) -> None:
+    """Scenario 25: never two sessions, never double weight."""
+    served = start()
+    older = join(served, "a")
+    task = older.session.next_task().task
+    older.session.begin(task.key)
+    newer = join(served, "a")
+    error = raised_within(SupersededError, lambda: older.session.progress(0.1, "training"))
+    assert error.exit_code == ExitCode.REJECTED
+    with pytest.raises(SupersededError):
+        older.session.next_task()
+    older.session.leave()  # says nothing on behalf of the newer process
+    assert served.coordinator.clients["a"].alive
+    assert newer.session.next_task().task.key == task.key

@@ -1,0 +1,111 @@
+"""Blobs named by their content: written whole or not at all, verified when read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fkd_common.artifacts import Artifact, BlobStore, sha256_hex, write_atomically
+from fkd_common.errors import CorruptTransferError, InvalidUploadError, NotFoundError
+from fkd_common.tensors import encode
+
+BLOB = encode({"w": np.arange(4, dtype=np.float32)})
+DIGEST = sha256_hex(BLOB)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+def test_a_blob_comes_back_under_its_digest(store: BlobStore) -> None:
+    artifact = store.put(BLOB)
+    assert (artifact.sha256, artifact.size, artifact.payload_bytes) == (DIGEST, len(BLOB), 16)
+    assert store.has(DIGEST)
+    assert store.read(DIGEST) == BLOB
+
+
+def test_storing_twice_keeps_one_file(store: BlobStore, tmp_path: Path) -> None:
+    assert store.put(BLOB) == store.put(BLOB)
+    assert [path.name for path in (tmp_path / "blobs").iterdir()] == [f"{DIGEST}.safetensors"]
+
+
+def test_chunks_put_together_are_the_blob(store: BlobStore) -> None:
+    store.put(BLOB)
+    assert b"".join(store.read_chunk(DIGEST, at, 7) for at in range(0, len(BLOB), 7)) == BLOB
+
+
+def test_a_damaged_file_is_noticed(store: BlobStore) -> None:
+    """Scenario 29."""
+    store.put(BLOB)
+    store.path(DIGEST).write_bytes(BLOB[:-1] + b"\xff")
+    with pytest.raises(CorruptTransferError, match="does not match its name"):
+        store.read(DIGEST)
+
+
+def test_an_unknown_blob_is_not_found(store: BlobStore) -> None:
+    for question in (store.read, store.describe):
+        with pytest.raises(NotFoundError, match=DIGEST):
+            question(DIGEST)
+    with pytest.raises(NotFoundError):
+        store.read_chunk(DIGEST, 0, 1)
+
+
+def test_a_removed_blob_is_forgotten(store: BlobStore) -> None:
+    store.put(BLOB)
+    store.remove(DIGEST)
+    assert not store.has(DIGEST)
+    with pytest.raises(NotFoundError):
+        store.describe(DIGEST)
+    store.remove(DIGEST)
+
+
+def test_a_new_store_finds_what_an_earlier_one_left(store: BlobStore, tmp_path: Path) -> None:
+    artifact = store.put(BLOB)
+    assert BlobStore(tmp_path / "blobs").describe(DIGEST) == artifact
+
+
+def test_adopting_a_file_copies_it(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "extractor.safetensors"
+    source.write_bytes(BLOB)
+    artifact = store.adopt(source)
+    source.unlink()
+    assert artifact.sha256 == DIGEST
+    assert store.read(DIGEST) == BLOB
+    assert len(list((tmp_path / "blobs").iterdir())) == 1
+
+
+def test_adopting_something_else_is_refused(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "notes.txt"
+    source.write_bytes(b"no tensors here")
+    with pytest.raises(InvalidUploadError):
+        store.adopt(source)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    """Scenario 2."""
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "inside").write_text("old")
+    with pytest.raises(OSError, match="model"):
+        write_atomically(path, b"new")  # a folder cannot be replaced by a file
+    assert [item.name for item in tmp_path.iterdir()] == ["model"]
+    assert (path / "inside").read_text() == "old"
+
+
+def test_a_write_replaces_the_old_content(tmp_path: Path) -> None:
+    for content in (b"old, and longer", b"new"):
+        write_atomically(tmp_path / "file", content)
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_payload_of_a_range_counts_tensor_bytes_only() -> None:
+    artifact = Artifact("00", size=100, payload_offset=40)
+    assert artifact.payload_bytes == 60
+    ranges = {(0, 40): 0, (0, 41): 1, (30, 20): 10, (40, 60): 60, (90, 50): 10, (100, 10): 0, (0, 100): 60}
+    assert {chunk: artifact.payload_in(*chunk) for chunk in ranges} == ranges
+    for step in (1, 7, 33):
+        assert sum(artifact.payload_in(at, step) for at in range(0, 100, step)) == 60

@@ -1,0 +1,136 @@
+"""Errors become gRPC status and come back as what they were; the method table is the protocol's."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from fkd_common import errors
+from fkd_common.rpc import METHODS, from_rpc_error, to_status
+
+ROOT = Path(__file__).parents[2]
+
+ON_THE_WIRE: dict[type[errors.FkdError], str] = {
+    errors.InvalidUploadError: "INVALID_ARGUMENT",
+    errors.StaleError: "FAILED_PRECONDITION",
+    errors.RefusedError: "FAILED_PRECONDITION",
+    errors.ConflictError: "ALREADY_EXISTS",
+    errors.SupersededError: "ABORTED",
+    errors.CorruptTransferError: "DATA_LOSS",
+    errors.TooLargeError: "RESOURCE_EXHAUSTED",
+    errors.NotFoundError: "NOT_FOUND",
+    errors.UnreachableError: "UNAVAILABLE",
+}
+ALL_KINDS = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.FkdError) and kind is not errors.FkdError
+]
+
+
+class FailedCall(grpc.RpcError):
+    """What grpc hands a client when a call failed: a code, a text, and trailers."""
+
+    def __init__(self, code: grpc.StatusCode, text: str, trailers: Any = ()) -> None:
+        super().__init__(text)
+        self._code, self._text, self._trailers = code, text, trailers
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._text
+
+    def trailing_metadata(self) -> Any:
+        return self._trailers
+
+
+def there_and_back(error: errors.FkdError) -> errors.FkdError:
+    sent = rpc_status.to_status(to_status(error))
+    return from_rpc_error(FailedCall(sent.code, sent.details, sent.trailing_metadata))
+
+
+@pytest.mark.parametrize("kind", ON_THE_WIRE)
+def test_an_error_comes_back_as_the_kind_it_was(kind: type[errors.FkdError]) -> None:
+    back = there_and_back(kind("what came, what was expected"))
+    assert type(back) is kind
+    assert (str(back), back.reason) == ("what came, what was expected", kind.reason)
+
+
+@pytest.mark.parametrize("kind, code", ON_THE_WIRE.items())
+def test_an_error_has_its_status_code_and_an_error_info(kind: type[errors.FkdError], code: str) -> None:
+    status = to_status(kind("text", reason="WHY"))
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert code_pb2.Code.Name(status.code) == code
+    assert (status.message, info.reason, info.domain) == ("text", "WHY", "fkd.v1")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if kind not in ON_THE_WIRE])
+def test_an_error_that_never_travels_arrives_as_a_plain_one(kind: type[errors.FkdError]) -> None:
+    back = there_and_back(kind("text"))
+    assert type(back) is errors.FkdError
+    assert (str(back), back.reason) == ("text", kind.reason)
+
+
+def test_a_special_reason_survives() -> None:
+    assert there_and_back(errors.InvalidUploadError("n", reason="NOT_FINITE")).reason == "NOT_FINITE"
+
+
+def test_a_long_message_is_cut_to_what_trailers_can_carry() -> None:
+    status = to_status(errors.InvalidUploadError("é" * 100_000))
+    assert len(status.message) == 1000
+    assert status.ByteSize() < 4096
+
+
+@pytest.mark.parametrize(
+    "code, kind",
+    [
+        (grpc.StatusCode.UNAVAILABLE, errors.UnreachableError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, errors.UnreachableError),
+        (grpc.StatusCode.CANCELLED, errors.UnreachableError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.TooLargeError),
+        (grpc.StatusCode.UNKNOWN, errors.FkdError),
+        (grpc.StatusCode.UNIMPLEMENTED, errors.FkdError),
+    ],
+)
+def test_a_failure_of_grpc_itself_is_understood(code: grpc.StatusCode, kind: type[errors.FkdError]) -> None:
+    error = from_rpc_error(FailedCall(code, "no such luck"))
+    assert type(error) is kind
+    assert "no such luck" in str(error)
+
+
+def test_an_unreadable_status_is_taken_by_its_code() -> None:
+    """A proxy in between may answer with details that are not ours."""
+    trailers = rpc_status.to_status(status_pb2.Status(code=14, message="proxy")).trailing_metadata
+    assert isinstance(
+        from_rpc_error(FailedCall(grpc.StatusCode.UNAVAILABLE, "proxy", trailers)), errors.UnreachableError
+    )
+
+
+def test_the_method_table_is_the_protocols() -> None:
+    text = (ROOT / "proto/fkd/v1/coordinator.proto").read_text()
+    declared = re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\)", text)
+    assert [
+        (method.name, method.request_type.DESCRIPTOR.name, method.response_type.DESCRIPTOR.name)
+        for method in METHODS.values()
+    ] == declared
+    assert all(method.path == f"/fkd.v1.Coordinator/{name}" for name, method in METHODS.items())
+
+
+def test_every_request_but_the_first_carries_a_session() -> None:
+    without = [m.name for m in METHODS.values() if "session" not in m.request_type.DESCRIPTOR.fields_by_name]
+    assert without == ["Register"]
+
+
+def test_every_request_that_changes_a_round_says_which() -> None:
+    """Scenario 7."""
+    for name in ("PutChunk", "FinishTask", "ReportFailure", *(n for n in METHODS if n.startswith("Submit"))):
+        assert "key" in METHODS[name].request_type.DESCRIPTOR.fields_by_name

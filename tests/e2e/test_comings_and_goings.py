@@ -1,0 +1,104 @@
+"""Clients and the coordinator that come late, go on purpose or die: the run goes on, and everyone is told."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import pytest
+
+from fkd_common.errors import ExitCode
+
+from .conftest import World
+from .programs import Event, Launcher, Program, address_of
+
+pytestmark = pytest.mark.e2e
+
+ENDLESS = ("--rounds", "1000000", "--residual-every", "1000000")
+
+
+def test_a_killed_client_is_named_costs_no_deadline_and_rejoins(world: World, launch: Launcher) -> None:
+    """Scenario 4; stopping the coordinator with SIGTERM ends everyone (scenario 42)."""
+    server = launch.server(*ENDLESS, "--min-clients", "2", "--quorum", "0.5", "--phase-deadline-s", "600")
+    a = launch.client(world.sites / "a", address_of(server))
+    b = launch.client(world.sites / "b", address_of(server))
+    server.wait_for("round_closed", of_both)
+
+    killed = server.now()
+    b.signal(signal.SIGKILL)
+    assert server.wait_for("client_lost", since=killed)["client"] == "b"
+    closed = server.wait_for("phase_closed", lambda event: event.get("missing") == ["b"], since=killed)
+    assert closed["seconds"] < 60
+    server.wait_for("round_closed", of_a_alone, since=killed)
+
+    restarted = server.now()
+    again = launch.client(world.sites / "b", address_of(server))
+    assert server.wait_for("client_joined", since=restarted)["again"] is True
+    ready = server.wait_for("client_ready", lambda event: event["client"] == "b", since=restarted)
+    server.wait_for("round_closed", of_both, since=server.events.index(ready))
+
+    stop_and_check(server, [a, again], signal.SIGTERM)
+
+
+def test_a_client_told_to_stop_leaves_with_exit_code_0_and_the_run_goes_on(
+    world: World, launch: Launcher
+) -> None:
+    """One client is there before the coordinator; stopping the coordinator with Ctrl-C ends the other."""
+    port = free_port()
+    early = launch.client(world.sites / "a", f"127.0.0.1:{port}")
+    early.wait_for("coordinator_unreachable")
+    server = launch.server(*ENDLESS, "--min-clients", "2", "--quorum", "0.5", port=port)
+    leaver = launch.client(world.sites / "b", f"127.0.0.1:{port}")
+    server.wait_for("round_closed", of_both)
+
+    leaver.signal(signal.SIGTERM)
+    assert leaver.end() == ExitCode.OK
+    assert leaver.said == ["fkd-client: stopped on request; the run goes on without this client"]
+    left = server.wait_for("client_left")
+    assert left["client"] == "b"
+    server.wait_for("round_closed", of_a_alone, since=server.events.index(left))
+
+    stop_and_check(server, [early], signal.SIGINT)
+
+
+def test_a_second_process_of_the_same_name_ends_the_first_with_exit_code_4(
+    world: World, launch: Launcher
+) -> None:
+    """Scenario 25."""
+    server = launch.server("--min-clients", "3")
+    older = launch.client(world.sites / "a", address_of(server), name="site")
+    server.wait_for("client_ready")
+    newer = launch.client(world.sites / "b", address_of(server), name="site")
+    joined = server.events.index(server.wait_for("client_joined", lambda event: event["again"] is True))
+    assert older.end() == ExitCode.REJECTED
+    assert len(older.said) == 1
+    assert "another process registered under the same name" in older.said[0]
+    server.wait_for("client_ready", lambda event: event["ready"] == 1, since=joined)
+
+    stop_and_check(server, [newer], signal.SIGTERM)
+
+
+def stop_and_check(server: Program, clients: list[Program], number: signal.Signals) -> None:
+    """Stop the coordinator: clients end with 6 and one sentence, it ends with 0 and writes its ledger."""
+    server.signal(number)
+    for client in clients:
+        assert client.end() == ExitCode.ABORTED
+        assert client.said == ["fkd-client: error: the run was aborted: the coordinator was stopped"]
+    assert server.end() == ExitCode.OK
+    assert "Traceback" not in server.stderr
+    folder = str(server.wait_for("serving")["folder"])
+    with open(f"{folder}/ledger.csv") as file:
+        assert {line.split(",")[0] for line in file} >= {"client", *(client.name for client in clients)}
+
+
+def of_both(event: Event) -> bool:
+    return bool(event["cohort"] == ["a", "b"])
+
+
+def of_a_alone(event: Event) -> bool:
+    return bool(event["cohort"] == ["a"])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,0 +1,177 @@
+"""The state machine with FKD-RTM: which phases a round has, and what a missing quorum costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.tensors import encode
+from fkd_server.coordinator import RunState
+
+from .tiny import MOMENTS, PERSONAL, RESIDUALS, STUDENT, VOTES, Site, TinyRun, filled, inline, tiny_run
+
+RESIDUAL = encode({"residuals": np.full((4, 2), 0.5, dtype=np.float32)})
+EVERYTHING: dict[str, Any] = {"correction": ("anchors", "moments"), "personal": ("prior",)}
+
+
+def moments_of(run: TinyRun, *, block_known: bool) -> bytes:
+    length = 11 if block_known else 21
+    B = np.zeros((run.method.num_moment_features, 2), dtype=np.float32)
+    return encode({"A": np.zeros(length, dtype=np.float32), "B": B})
+
+
+def do(run: TinyRun, site: Site, task: pb.Task) -> None:
+    """Answer any task with something valid."""
+    if task.key.phase == STUDENT:
+        site.submit_student(task.key.round, filled(run.method, task.key.round))
+    elif task.key.phase == RESIDUALS:
+        site.call("SubmitResiduals", key=task.key, upload=inline(RESIDUAL), num_samples=10)
+    elif task.key.phase == MOMENTS:
+        blob = moments_of(run, block_known=task.embedding_block_known)
+        site.call("SubmitMoments", key=task.key, upload=inline(blob), num_samples=10)
+    elif task.key.phase == VOTES:
+        votes = [pb.Vote(candidate=name, correct=1) for name in run.method.candidates()]
+        site.call("SubmitVotes", key=task.key, votes=votes, num_validation=2)
+    else:
+        site.call("FinishTask", key=task.key)
+
+
+def finish(run: TinyRun, sites: list[Site]) -> list[tuple[int, int]]:
+    """Let every site do every task; returns (round, phase) in the order they were opened."""
+    while not run.coordinator.over:
+        for site in sites:
+            answer = site.poll()
+            if answer.HasField("task"):
+                do(run, site, answer.task)
+    opened = [event.fields for event in run.events if event.name == "phase_opened"]
+    names = {"student": STUDENT, "residuals": RESIDUALS, "moments": MOMENTS, "votes": VOTES}
+    return [(e["round"], names.get(str(e["phase"]), PERSONAL)) for e in opened]  # type: ignore[misc]
+
+
+def two_sites(run: TinyRun) -> list[Site]:
+    sites = [run.site("a"), run.site("b")]
+    for site in sites:
+        site.poll()
+    return sites
+
+
+def test_corrections_and_personalisation_run_when_due(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, rounds=3, residual_every=2, **EVERYTHING)
+    stage_two = [RESIDUALS, MOMENTS, VOTES]
+    assert finish(run, two_sites(run)) == [
+        (1, STUDENT),
+        (2, STUDENT), *[(2, phase) for phase in stage_two],
+        (3, STUDENT), *[(3, phase) for phase in stage_two], (3, PERSONAL),
+    ]  # fmt: skip
+    assert run.coordinator.state is RunState.COMPLETED
+
+
+def test_the_untrained_student_can_be_corrected_first(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, correction=("anchors",), correction_at_start=True)
+    assert finish(run, two_sites(run)) == [
+        (0, RESIDUALS), (0, VOTES), (1, STUDENT), (1, RESIDUALS), (1, VOTES),
+    ]  # fmt: skip
+
+
+def test_without_corrections_a_round_is_stage_one_alone(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, rounds=2)
+    assert finish(run, two_sites(run)) == [(1, STUDENT), (2, STUDENT)]
+
+
+def test_moments_and_votes_ask_everyone_and_residuals_the_cohort(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, min_clients=4, clients_per_round=0.5, **EVERYTHING)
+    sites = [run.site(name) for name in "abcd"]
+    finish(run, sites)
+    asked = {e.fields["phase"]: len(e.fields["participants"]) for e in run.events if e.name == "phase_opened"}  # type: ignore[arg-type]
+    assert asked == {"student": 2, "residuals": 2, "moments": 4, "votes": 4, "personal": 4}
+
+
+def test_stage_two_below_its_quorum_is_skipped_and_the_student_still_published(tmp_path: Path) -> None:
+    """Scenario 43, invariant I4."""
+    run = tiny_run(tmp_path, quorum=1.0, correction=("anchors",))
+    a, b = two_sites(run)
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    student = run.method.student.sha256
+    a.call("SubmitResiduals", key=a.key(1, RESIDUALS), upload=inline(RESIDUAL), num_samples=10)
+    b.call("ReportFailure", key=b.key(1, RESIDUALS), detail="no trees today")
+    run.clock.now = 60.0
+    run.service.tick()
+    for site in (a, b):
+        assert site.poll().task.key.phase == VOTES
+        votes = [pb.Vote(candidate="student", correct=1)]
+        site.call("SubmitVotes", key=site.key(1, VOTES), votes=votes, num_validation=2)
+    (record,) = run.rounds()
+    assert record["phases"]["residuals"]["skipped"] == "1 uploads, quorum 2"
+    assert record["phases"]["votes"]["published"] == "student"
+    assert run.coordinator.state is RunState.COMPLETED
+    assert run.method.model().header.published == "student"
+    assert run.method.student.sha256 == student
+    assert list(run.uploads.iterdir()) == []
+
+
+def test_residuals_are_fused_over_those_who_sent_them(tmp_path: Path) -> None:
+    """Scenario 43."""
+    run = tiny_run(tmp_path, quorum=0.5, correction=("anchors",))
+    a, b = two_sites(run)
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    b.call("ReportFailure", key=b.key(1, RESIDUALS), detail="no trees today")
+    a.call("SubmitResiduals", key=a.key(1, RESIDUALS), upload=inline(RESIDUAL), num_samples=10)
+    assert run.method.fused is not None
+    for site in (a, b):
+        do(run, site, site.poll().task)
+    (record,) = run.rounds()
+    assert record["phases"]["residuals"]["returned"] == ["a"]
+    assert record["phases"]["residuals"]["missing"] == ["b"]
+
+
+def test_personalisation_needs_no_quorum(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, quorum=1.0, personal=("prior",))
+    a, b = two_sites(run)
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    for site in (a, b):
+        site.call("ReportFailure", key=site.key(1, PERSONAL), detail="no room")
+    assert run.coordinator.state is RunState.COMPLETED
+
+
+def student_hash(folder: Path, order: tuple[str, ...]) -> str:
+    run = tiny_run(folder, min_clients=3)
+    sites = {name: run.site(name) for name in order}
+    for name in order:
+        sites[name].poll()
+    for name in order:
+        value = {"a": 0.1, "b": 1 / 3, "c": 7e5}[name]
+        sites[name].submit_student(1, filled(run.method, value), n=ord(name), r=0.7)
+    return run.method.student.sha256
+
+
+def test_the_student_does_not_depend_on_the_order_of_arrival(tmp_path: Path) -> None:
+    """Invariant I2."""
+    orders = [("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c")]
+    assert len({student_hash(tmp_path / "".join(order), order) for order in orders}) == 1
+
+
+def test_a_round_without_an_aggregate_aborts_with_the_reason(tmp_path: Path) -> None:
+    """Scenario 14."""
+    run = tiny_run(tmp_path, drop_below=0.5)
+    for site in two_sites(run):
+        site.submit_student(1, filled(run.method, 1.0), r=0.4)
+    assert run.coordinator.state is RunState.ABORTED
+    assert run.coordinator.detail.startswith("round 1, student has no aggregate")
+
+
+def test_a_damaged_upload_on_disk_aborts_the_run_rather_than_blame_the_last_client(tmp_path: Path) -> None:
+    """Scenario 29."""
+    run = tiny_run(tmp_path)
+    a, b = two_sites(run)
+    a.submit_student(1, filled(run.method, 1.0))
+    (path,) = run.uploads.iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    assert not b.submit_student(1, filled(run.method, 2.0)).duplicate
+    assert run.coordinator.state is RunState.ABORTED
+    assert "is damaged" in run.coordinator.detail
