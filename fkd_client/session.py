@@ -109,8 +109,9 @@ class Session:
                 self.ledger.book(where, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
                 raise
             response = answer.FromString(reply)
-            wasted = len(raw) + len(reply) if getattr(response, "duplicate", False) else 0
-            count = ByteCount(1, payload_up, payload_down(response), len(raw), len(reply), wasted)
+            count = ByteCount(1, payload_up, payload_down(response), len(raw), len(reply))
+            if getattr(response, "duplicate", False):  # it counted before, so it does not count again
+                count.payload_up, count.wasted = 0, len(raw) + len(reply)
             self.ledger.book(where, count)
             return response
 

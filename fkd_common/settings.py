@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -70,8 +70,9 @@ def load_settings(
         UsageError: An unknown key, a wrong value or an unreadable file; one sentence each.
     """
     try:
+        parser = _Parser(program, (kind.__doc__ or "").strip())
         cli: CliSettingsSource[Any] = CliSettingsSource(
-            kind, cli_prog_name=program, cli_parse_args=argv, formatter_class=_help_formatter()
+            kind, cli_prog_name=program, cli_parse_args=argv, root_parser=parser
         )
         given = cli()
         path = given.get("config") or (os.environ.get("FKD_CONFIG") if use_environment else None)
@@ -108,17 +109,30 @@ def _read_yaml(kind: type[ProgramSettings], path: Path) -> dict[str, Any]:
 def _sentence(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        return f"--{place.replace('_', '-')} is required"
     if not place:
         return str(message)
     return f"{place} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def _help_formatter() -> Any:
-    import argparse
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised and whose help is short and shows values as they are typed."""
 
-    class Formatter(argparse.HelpFormatter):
-        def __init__(self, prog: str) -> None:
-            width = 100 if not sys.stdout.isatty() else None
-            super().__init__(prog, max_help_position=34, width=width)
+    def __init__(self, program: str, description: str) -> None:
+        super().__init__(
+            prog=program,
+            usage=f"{program} [--config FILE] [--FLAG VALUE ...]",
+            description=description,
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
+            allow_abbrev=False,
+        )
 
-    return Formatter
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message)
+
+    def format_help(self) -> str:
+        for action in self._actions:
+            if isinstance(action.metavar, str):
+                action.metavar = action.metavar.lower()
+        return super().format_help()

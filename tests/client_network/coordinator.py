@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,6 +88,14 @@ def serve(settings: ServerSettings, cache: Path) -> Iterator[Served]:
     finally:
         stop.set()
         thread.join(PATIENCE_S)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread brings about."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.01)
 
 
 Reply = Callable[[bytes], bytes]

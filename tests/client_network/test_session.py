@@ -23,7 +23,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 
 from .conftest import Site, Start
-from .coordinator import PATIENCE_S, watched
+from .coordinator import PATIENCE_S, until, watched
 
 Join = Callable[..., Site]
 
@@ -32,16 +32,19 @@ def unreachable() -> None:
     raise UnreachableError("connection refused")
 
 
-def raised_within(kind: type[FkdError], action: Callable[[], Any]) -> FkdError:
+def raised_by(action: Callable[[], Any], kind: type[FkdError]) -> FkdError:
     """The error that repeating an action ends in."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+    raised: list[FkdError] = []
+
+    def attempt() -> bool:
         try:
             action()
         except kind as error:
-            return error
-        time.sleep(0.02)
-    raise AssertionError(f"{kind.__name__} never came")
+            raised.append(error)
+        return bool(raised)
+
+    until(attempt)
+    return raised[0]
 
 
 def test_a_call_is_repeated_until_the_coordinator_answers(start: Start) -> None:
@@ -119,10 +122,7 @@ def test_without_signs_of_life_a_client_counts_as_gone_until_its_next_call(start
     served = start(heartbeat_s=0.1, heartbeat_limit_s=0.5)
     site = join(served)
     client = served.coordinator.clients["a"]
-    deadline = time.monotonic() + PATIENCE_S
-    while client.alive and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not client.alive
+    until(lambda: not client.alive)
     assert site.session.next_task().HasField("task")
     assert client.alive
 
@@ -145,7 +145,7 @@ def test_a_task_that_no_longer_counts_is_abandoned(start: Start, join: Join) -> 
     site = join(served)
     task = site.session.next_task().task
     site.session.begin(task.key)
-    raised_within(TaskClosedError, lambda: site.session.progress(0.1, "training"))
+    raised_by(lambda: site.session.progress(0.1, "training"), TaskClosedError)
     site.session.end()
     finish = pb.FinishTaskRequest(key=types.TaskKey(run_id=task.key.run_id, round=1, phase=7))
     with pytest.raises(StaleError):
@@ -162,7 +162,7 @@ def test_a_newer_process_of_the_same_name_ends_the_older_ones_work(start: Start,
     task = older.session.next_task().task
     older.session.begin(task.key)
     newer = join(served, "a")
-    error = raised_within(SupersededError, lambda: older.session.progress(0.1, "training"))
+    error = raised_by(lambda: older.session.progress(0.1, "training"), SupersededError)
     assert error.exit_code == ExitCode.REJECTED
     with pytest.raises(SupersededError):
         older.session.next_task()

@@ -14,7 +14,9 @@ from fkd_common.errors import CorruptTransferError, ExitCode, FkdError, Unreacha
 from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.tensors import decode
 from fkd_server.coordinator import RunState
+from fkd_server.prepare import EXTRACTOR_FILE
 
 from .conftest import Site, Start
 from .coordinator import CLASSES, DIM, Served, watched
@@ -94,9 +96,7 @@ def test_a_commit_whose_reply_was_lost_is_acknowledged_as_duplicate_and_counts_o
     served = start(min_clients=2)
     transport = watched(served)
     a, b = join(served, "a", transport), join(served, "b")
-    b.session.begin(None)
-    a_waits = pb.NextTaskRequest(session=b"")  # a short poll says that a is ready
-    a.session.call("NextTask", a_waits, pb.NextTaskResponse)
+    a.session.call("NextTask", pb.NextTaskRequest(), pb.NextTaskResponse)  # says that a is ready
     key = task_of(b).key
     assert task_of(a).key == key
 
@@ -114,26 +114,28 @@ def test_a_commit_whose_reply_was_lost_is_acknowledged_as_duplicate_and_counts_o
     assert late.receipt == receipt.receipt
 
 
-def test_both_ledgers_book_what_was_sent_twice_as_wasted(start: Start, join: Join) -> None:
-    served = start()
+def test_both_ledgers_book_a_repeated_upload_as_wasted_and_its_payload_once(start: Start, join: Join) -> None:
+    served = start(hidden=(8,))  # small enough to travel inside the message
     site = join(served)
-    key = task_of(site).key
-    site.transfer.submit(student_message(served, key))
-    useful = site.session.ledger.total().wasted
-    assert site.transfer.submit(student_message(served, key)).duplicate
-    wasted = site.session.ledger.total().wasted
-    assert useful == 0
-    assert wasted > 0
+    message = student_message(served, task_of(site).key)
+    assert not site.transfer.submit(message).duplicate
+    once = site.session.ledger.total()
+    assert once.wasted == 0
+    assert site.transfer.submit(message).duplicate
+    twice = site.session.ledger.total()
+    assert twice.payload_up == once.payload_up
+    extra = (twice.message_up + twice.message_down) - (once.message_up + once.message_down)
+    assert twice.wasted == extra
     assert served.run.service.ledger.rows() == site.session.ledger.rows()
 
 
-def test_a_download_that_arrives_damaged_is_repeated(start: Start, join: Join) -> None:
+def test_a_download_that_arrives_damaged_is_repeated(start: Start, join: Join, prepared: Path) -> None:
     served = start()
     transport = watched(served)
     site = join(served, transport=transport)
     transport.after["GetChunk", 2] = damaged
     blob = site.transfer.fetch_kept(site.run.artifacts["extractor"], setup_key(site))
-    assert blob == served.run.method._blobs.read(site.run.artifacts["extractor"].sha256.hex())
+    assert blob == (prepared / EXTRACTOR_FILE).read_bytes()
     assert transport.calls.count("GetChunk") == 6  # three chunks, twice
 
 
@@ -166,8 +168,6 @@ def test_a_kept_artifact_is_downloaded_once_and_again_when_the_disk_spoilt_it(
 
 
 def test_the_student_a_client_receives_is_the_one_the_run_starts_with(start: Start, join: Join) -> None:
-    from fkd_common.tensors import decode
-
     served = start(seed=7)
     site = join(served)
     task = task_of(site)

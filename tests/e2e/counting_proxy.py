@@ -47,7 +47,9 @@ class CountingProxy:
                 far = socket.create_connection(self._target)
                 self._open += [near, far]
                 for source, sink, direction in ((near, far, "up"), (far, near, "down")):
-                    threading.Thread(target=self._pass_on, args=(source, sink, direction), daemon=True).start()
+                    threading.Thread(
+                        target=self._pass_on, args=(source, sink, direction), daemon=True
+                    ).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
         with contextlib.suppress(OSError):

@@ -202,9 +202,7 @@ def empty_folder(world: World, folder: Path) -> Path:
 def no_samples(world: World, folder: Path) -> Path:
     shard = read_shard(world.sites / "a")
     assert shard.labels is not None
-    write_shard(
-        folder / "none", shard.images[:0], shard.labels[:0], classes=shard.classes, source="test"
-    )
+    write_shard(folder / "none", shard.images[:0], shard.labels[:0], classes=shard.classes, source="test")
     return folder / "none"
 
 

@@ -125,7 +125,10 @@ def test_a_corrupt_image_is_named_counted_and_skipped(run: FinishedRun) -> None:
 
 
 def test_sites_with_one_class_and_one_sample_count_like_any_other(run: FinishedRun) -> None:
-    one_class, one_sample = run.json("client-one_class/report.json"), run.json("client-one_sample/report.json")
+    one_class, one_sample = (
+        run.json("client-one_class/report.json"),
+        run.json("client-one_sample/report.json"),
+    )
     assert sum(count > 0 for count in one_class["class_counts"]) == 1
     assert one_sample["samples"] == {"train": 1, "validation": 0}
     student = json.loads((run.folder / "rounds.jsonl").read_text().splitlines()[0])["phases"]["student"]
