@@ -22,6 +22,7 @@ from fkd_common.artifacts import BlobStore
 from fkd_common.errors import (
     ConflictError,
     CorruptTransferError,
+    DataError,
     FkdError,
     InvalidUploadError,
     NotFoundError,
@@ -37,7 +38,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Transport
 from fkd_common.tensors import decode
-from fkd_shards.shard import open_data, read_shard
+from fkd_shards.shard import Shard, open_data, read_shard
 
 # Refusals and lost connections: the next task would end the same way.
 _ENDS_THE_RUN = (
@@ -89,6 +90,7 @@ class Client:
             FkdError: The data cannot be used, or the coordinator refused this client or went away.
         """
         options = self._options
+        test = self._test_shard()
         run = self.session.register()
         self._log.info("registered", run=run.run_id, config=run.config.sha256()[:12])
         transfer = Transfer(self.session, run, BlobStore(options.artifacts))
@@ -102,12 +104,21 @@ class Client:
         if not finished.completed:
             raise RunAbortedError(f"the run was aborted: {finished.detail}")
         with options.turn():
-            return self._conclude(run, pipeline, runner)
+            return self._conclude(run, pipeline, runner, test)
 
     def close(self) -> None:
         """Leave the run, whatever state it is in."""
         self.session.leave()
         self._display.close()
+
+    def _test_shard(self) -> Shard | None:
+        """The test shard, if any: a wrong one is refused now rather than after the last round."""
+        if self._options.test is None:
+            return None
+        test = read_shard(self._options.test)
+        if test.labels is None:
+            raise DataError(f"--test {self._options.test} has no labels to score against")
+        return test
 
     def _prepare(self, run: RunInfo, transfer: Transfer) -> Pipeline:
         options = self._options
@@ -175,16 +186,14 @@ class Client:
         finally:
             self.session.end()
 
-    def _conclude(self, run: RunInfo, pipeline: Pipeline, runner: TaskRunner) -> Report:
+    def _conclude(self, run: RunInfo, pipeline: Pipeline, runner: TaskRunner, test: Shard | None) -> Report:
         folder = self._options.runs / run.run_id / f"client-{self._options.name}"
         folder.mkdir(parents=True, exist_ok=True)
         accuracy: dict[str, dict[str, float]] = {}
         if runner.personal is not None:
             save_personal(runner.personal, folder)
-            if self._options.test is not None:
-                accuracy = pipeline.assess(
-                    runner.personal, read_shard(self._options.test), self._display.show
-                )
+            if test is not None:
+                accuracy = pipeline.assess(runner.personal, test, self._display.show)
         report = build_report(pipeline, runner, self.session.ledger, run.run_id, accuracy)
         write_report(folder, report, self.session.ledger)
         self._log.info("finished", run=run.run_id, folder=str(folder))

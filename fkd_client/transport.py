@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 import grpc
 
+from fkd_common.addresses import is_loopback, split_address
 from fkd_common.errors import UsageError
 from fkd_common.rpc import MAX_MESSAGE_BYTES, Method, from_rpc_error
 
@@ -22,18 +21,6 @@ _OPTIONS = [
 ]
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[::1]:port``.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"--server {address!r}: expected HOST:PORT, for example 127.0.0.1:50051")
-    return host.strip("[]"), int(port)
-
-
 def check_plain_text(address: str, insecure: bool) -> None:
     """Refuse plain text beyond loopback unless it was asked for in so many words.
 
@@ -41,11 +28,7 @@ def check_plain_text(address: str, insecure: bool) -> None:
         UsageError: The host is not loopback and `insecure` is False.
     """
     host, _ = split_address(address)
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and not insecure:
+    if not is_loopback(host) and not insecure:
         raise UsageError(
             f"--server {address} would be reached in plain text: tunnel to it (ssh -L 50051:localhost:50051 {host}) "
             "and use localhost:50051, or say --insecure inside a network you trust"

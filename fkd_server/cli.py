@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import signal
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from fkd_common.addresses import is_loopback
 from fkd_common.errors import ExitCode, FkdError, UsageError
 from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.places import cache_folder
@@ -67,11 +67,7 @@ def _prepare(arguments: list[str]) -> int:
 
 
 def _check_plain_text(host: str, insecure: bool) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and not insecure:
+    if not is_loopback(host) and not insecure:
         raise UsageError(
             f"--host {host} would serve plain text beyond this machine: tunnel to 127.0.0.1 instead, "
             "or say --insecure inside a network you trust"

@@ -151,11 +151,14 @@ class Coordinator:
         """The client that holds a session.
 
         Raises:
-            SupersededError: No such session, or a newer process of the client took over.
+            SupersededError: A newer process of the client took over, or the session is of an earlier coordinator.
         """
         name = self._sessions.get(session)
         if name is None:
-            raise SupersededError("this session has ended: another process registered under the same name")
+            raise SupersededError(
+                "this session has ended: another process registered under the same name, "
+                "or the coordinator was restarted"
+            )
         return self.clients[name]
 
     def seen(

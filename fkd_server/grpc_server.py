@@ -77,7 +77,8 @@ class GrpcServer:
             PortInUseError: The address cannot be bound.
         """
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            # A bare IPv6 address would read its last group as the port.
+            bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError:
             bound = 0
         if not bound:

@@ -123,7 +123,7 @@ def load_prepared(folder: Path, blobs: BlobStore) -> PreparedRun:
         tensors = decode(anchors)
         classes = tuple(str(name) for name in json.loads(metadata_of(anchors)[CLASSES_KEY]))
         embeddings = tensors["embeddings"]
-    except (OSError, KeyError, ValueError, FkdError) as error:
+    except (OSError, KeyError, ValueError, TypeError, FkdError) as error:
         raise DataError(f"{folder} is not a folder made by `fkd-server prepare`: {error}") from error
     if embeddings.ndim != 2 or embeddings.dtype != np.float32 or len(embeddings) < 2 or len(classes) < 2:
         raise DataError(

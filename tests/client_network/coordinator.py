@@ -17,7 +17,7 @@ import numpy as np
 from fkd_client.transport import GrpcTransport
 from fkd_common.config import RunConfig
 from fkd_common.rpc import Method, Transport
-from fkd_common.tensors import encode
+from fkd_common.tensors import Tensors, encode
 from fkd_server.coordinator import Coordinator
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.prepare import ANCHORS_FILE, CLASSES_KEY, EXTRACTOR_FILE
@@ -37,7 +37,7 @@ def write_prepared(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(5 << 17,)).astype(np.float32)
     (folder / EXTRACTOR_FILE).write_bytes(encode({"weights": weights}))
-    anchors = {
+    anchors: Tensors = {
         "images": np.zeros((3, 8, 8, 1), np.uint8),
         "embeddings": rng.normal(size=(3, DIM)).astype(np.float32),
     }

@@ -147,7 +147,9 @@ def test_a_task_that_no_longer_counts_is_abandoned(start: Start, join: Join) -> 
     site.session.begin(task.key)
     raised_by(lambda: site.session.progress(0.1, "training"), TaskClosedError)
     site.session.end()
-    finish = pb.FinishTaskRequest(key=types.TaskKey(run_id=task.key.run_id, round=1, phase=7))
+    finish = pb.FinishTaskRequest(
+        key=types.TaskKey(run_id=task.key.run_id, round=1, phase=types.PHASE_PERSONAL)
+    )
     with pytest.raises(StaleError):
         site.session.call("FinishTask", finish, pb.SubmitResponse)
     finished = site.session.next_task().finished

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.student_layout import TensorSpec
@@ -135,6 +138,18 @@ def test_metadata_of_a_malformed_header_is_refused(header: Any) -> None:
 def test_the_largest_header_is_announced_in_the_error() -> None:
     with pytest.raises(InvalidUploadError, match=f"claims {8 << 30} bytes in a blob of 10"):
         payload_offset((8 << 30).to_bytes(8, "little"), 10)
+
+
+@given(at=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.integers(0, 40))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_blob_with_a_wrong_byte_is_read_or_refused_and_nothing_else(at: int, value: int, cut: int) -> None:
+    """Scenarios 20, 21."""
+    blob = bytearray(encode({"w": np.ones((2, 3), dtype=np.float32), "n": np.array(1)}, {"key": "value"}))
+    header = payload_offset(bytes(blob[:8]), len(blob))
+    blob[at % header] = value
+    for read in (decode, metadata_of):
+        with contextlib.suppress(InvalidUploadError):
+            read(bytes(blob[: len(blob) - cut]))
 
 
 # -- schema --

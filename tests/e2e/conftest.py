@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+import structlog
 import torch
 from PIL import Image
 
@@ -72,6 +75,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     arguments = ["--extractor", str(world.extractor), "--anchors", str(request.out / "anchors")]
     assert server_main(["prepare", *arguments, "--out", str(world.prepared), "--threads", "1"]) == 0
     return world
+
+
+@pytest.fixture(autouse=True)
+def _own_surroundings(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Programs started through their entry points: no variable of the developer's counts, nothing stays behind."""
+    for name in [name for name in os.environ if name.startswith("FKD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("FKD_CACHE", str(world.cache))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from fkd_bench.cli import main as bench_main
 
@@ -23,14 +21,6 @@ ACCURACIES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def _logs_as_before() -> Iterator[None]:
-    """In one process, the bench takes over this process's log lines."""
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("_logs_as_before")
 def test_processes_and_one_process_compute_the_same_model(
     world: World, launch: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

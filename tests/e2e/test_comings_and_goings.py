@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -86,9 +87,9 @@ def stop_and_check(server: Program, clients: list[Program], number: signal.Signa
         assert client.said == ["fkd-client: error: the run was aborted: the coordinator was stopped"]
     assert server.end() == ExitCode.OK
     assert "Traceback" not in server.stderr
-    folder = str(server.wait_for("serving")["folder"])
-    with open(f"{folder}/ledger.csv") as file:
-        assert {line.split(",")[0] for line in file} >= {"client", *(client.name for client in clients)}
+    ledger = Path(server.wait_for("serving")["folder"]) / "ledger.csv"
+    booked = {line.split(",")[0] for line in ledger.read_text().splitlines()}
+    assert booked >= {client.name for client in clients}
 
 
 def of_both(event: Event) -> bool:

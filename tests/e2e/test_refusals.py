@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -31,16 +30,6 @@ from .programs import Launcher, Program, address_of
 pytestmark = pytest.mark.e2e
 
 Main = Callable[[list[str]], int]
-
-
-@pytest.fixture(autouse=True)
-def _own_surroundings(monkeypatch: pytest.MonkeyPatch, world: World) -> Iterator[None]:
-    """No variable of the developer's counts, and signal handlers are put back."""
-    monkeypatch.setenv("FKD_CACHE", str(world.cache))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 # -- settings -----------------------------------------------------------------------------------------
@@ -247,6 +236,17 @@ def test_data_that_cannot_be_used_ends_with_exit_code_3(
     assert client_main([*arguments, "--name", "site", "--runs", str(tmp_path)]) == ExitCode.DATA
     assert named in the_sentence(capsys)
     gathering.wait_for("client_left", since=since)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "anchors"])
+def test_a_test_shard_that_cannot_be_used_is_refused_before_the_run(
+    name: str, world: World, gathering: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    since, arguments = gathering.now(), ["--data", str(world.sites / "a"), "--server", address_of(gathering)]
+    test = world.folder / "digits" / name
+    assert client_main([*arguments, "--threads", "1", "--test", str(test)]) == ExitCode.DATA
+    assert name in the_sentence(capsys)
+    assert gathering.now() == since
 
 
 def test_a_client_whose_classes_do_not_fit_ends_with_exit_code_3_and_the_run_goes_on(

@@ -1,0 +1,79 @@
+"""A coordinator around a method of one phase, for the tests of the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fkd_server.coordinator import (
+    AssignedTask,
+    Coordinator,
+    Event,
+    MustWait,
+    PhaseKey,
+    RunOver,
+)
+from fkd_server.federated_method import (
+    BelowQuorum,
+    Json,
+    NoUpload,
+    Participants,
+    PhasePlan,
+    TaskContent,
+    UploadContent,
+)
+
+from .tiny import STUDENT, events_named, tiny_config
+
+
+class Gathering:
+    """A method whose rounds gather one upload per client and keep only the names."""
+
+    def __init__(self, rounds_with_phase: int = 1) -> None:
+        self.closed: list[list[str]] = []
+        self._first = rounds_with_phase
+
+    def phases(self, round_number: int) -> tuple[PhasePlan, ...]:
+        if round_number < self._first:
+            return ()
+        return (PhasePlan(STUDENT, Participants.COHORT, BelowQuorum.FOLLOW_POLICY),)
+
+    def task(self, phase: int, client: str) -> TaskContent:
+        return TaskContent()
+
+    def close(self, phase: int, uploads: Mapping[str, UploadContent]) -> dict[str, Json]:
+        self.closed.append(list(uploads))
+        return {}
+
+    def discard(self, uploads: Mapping[str, UploadContent]) -> None:
+        pass
+
+
+class Run:
+    """A coordinator and its events; a client's session is its name."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.events: list[Event] = []
+        self.method = Gathering()
+        self.coordinator = Coordinator(tiny_config(**changes), self.method, self.events.append)
+
+    def join(self, *names: str, now: float = 0.0) -> None:
+        for name in names:
+            self.coordinator.register(name, name.encode(), now)
+        for name in names:
+            self.poll(name, now)
+
+    def poll(self, name: str, now: float = 0.0) -> AssignedTask | MustWait | RunOver:
+        return self.coordinator.next_task(name.encode(), now)
+
+    def submit(self, name: str, round_number: int = 1, now: float = 0.0, digest: str = "") -> bool:
+        key = PhaseKey(round_number, STUDENT)
+        digest = digest or f"{name}'s"
+        return self.coordinator.submit(name.encode(), key, digest, NoUpload(), now).duplicate
+
+    def alive(self, *names: str, now: float) -> None:
+        for name in names:
+            self.coordinator.seen(name.encode(), now)
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return list(events_named(self.events, name))

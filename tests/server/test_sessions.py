@@ -1,0 +1,109 @@
+"""The state machine: an upload counts exactly once, and a client is one process at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from fkd_common.errors import ConflictError, RefusedError, StaleError, SupersededError
+from fkd_server.coordinator import (
+    AssignedTask,
+    MustWait,
+    PhaseKey,
+    RunOver,
+)
+from fkd_server.federated_method import (
+    NoUpload,
+)
+
+from .state_machine import Run
+from .tiny import STUDENT
+
+
+def test_a_repeated_upload_gets_the_first_receipt_and_counts_once() -> None:
+    """Scenarios 5, 6."""
+    run = Run(rounds=2)
+    run.join("a", "b")
+    assert [run.submit("a"), run.submit("a"), run.submit("b")] == [False, True, False]
+    assert run.method.closed == [["a", "b"]]
+    assert run.submit("a") is True  # the round is over, the receipt stands
+    assert len(run.named("upload_accepted")) == 2
+
+
+def test_a_restarted_client_gets_its_receipt_too() -> None:
+    """Scenario 5."""
+    run = Run()
+    run.join("a", "b")
+    run.submit("a")
+    run.coordinator.register("a", b"second life", 1.0)
+    receipt = run.coordinator.submit(b"second life", PhaseKey(1, STUDENT), "a's", NoUpload(), 1.0)
+    assert receipt.duplicate
+    assert isinstance(run.coordinator.next_task(b"second life", 1.0), MustWait)
+
+
+def test_a_second_different_upload_is_refused_and_the_first_one_counts() -> None:
+    """Scenario 6."""
+    run = Run()
+    run.join("a", "b")
+    run.submit("a", digest="first")
+    with pytest.raises(ConflictError, match="the first one counts"):
+        run.submit("a", digest="second")
+    assert run.submit("a", digest="first") is True
+
+
+def test_stale_and_future_and_foreign_phases_are_refused_with_the_current_one() -> None:
+    """Scenario 7."""
+    run = Run(rounds=3)
+    run.join("a", "b")
+    run.submit("a")
+    run.submit("b", digest="x")
+    run.coordinator.register("c", b"c", 0.0)
+    for session, key in ((b"c", PhaseKey(1, STUDENT)), (b"a", PhaseKey(3, STUDENT)), (b"a", PhaseKey(2, 4))):
+        with pytest.raises(StaleError, match="the run is at round 2, student") as refused:
+            run.coordinator.submit(session, key, "d", NoUpload(), 0.0)
+        assert refused.value.reason == "ROUND_CLOSED"
+
+
+def test_a_newer_session_ends_the_older_one_and_inherits_its_task() -> None:
+    """Scenario 25."""
+    run = Run()
+    run.join("a", "b")
+    run.coordinator.register("a", b"newer", 1.0)
+    for old in (run.poll, run.submit):
+        with pytest.raises(SupersededError):
+            old("a")
+    with pytest.raises(SupersededError):
+        run.coordinator.leave(b"a", 1.0)
+    assert isinstance(run.coordinator.next_task(b"newer", 1.0), AssignedTask)
+    assert run.named("client_joined")[-1]["again"] is True
+
+
+def test_a_session_nobody_opened_is_refused() -> None:
+    run = Run()
+    with pytest.raises(SupersededError):
+        run.poll("stranger")
+
+
+def test_nobody_joins_a_run_that_is_over() -> None:
+    run = Run()
+    run.join("a", "b")
+    run.coordinator.abort("stopped")
+    with pytest.raises(RefusedError, match="stopped") as refused:
+        run.coordinator.register("c", b"c", 0.0)
+    assert refused.value.reason == "RUN_OVER"
+    assert run.poll("a") == RunOver(completed=False, detail="stopped")
+
+
+def test_the_first_reason_to_abort_stands() -> None:
+    run = Run()
+    run.coordinator.abort("first")
+    run.coordinator.abort("second")
+    assert (run.coordinator.detail, len(run.named("run_aborted"))) == ("first", 1)
+
+
+def test_tasks_carry_the_seconds_that_are_left() -> None:
+    """Scenario 27: seconds, never a time of day."""
+    run = Run()
+    run.join("a", "b", now=1000.0)
+    task = run.poll("a", now=1005.0)
+    assert isinstance(task, AssignedTask)
+    assert task.deadline_s == 55.0
