@@ -99,7 +99,7 @@ class Client:
             pipeline = self._prepare(run, transfer)
         runner = TaskRunner(self.session, transfer, pipeline, self._progress)
         self.session.end()
-        finished = self._work(runner)
+        finished = self._work(run, runner)
         self.session.leave()
         if not finished.completed:
             raise RunAbortedError(f"the run was aborted: {finished.detail}")
@@ -158,17 +158,24 @@ class Client:
         )
         return pipeline
 
-    def _work(self, runner: TaskRunner) -> pb.Finished:
+    def _work(self, run: RunInfo, runner: TaskRunner) -> pb.Finished:
         """Poll and do tasks until the run is over."""
         while True:
-            answer = self.session.next_task()
-            if answer.HasField("finished"):
-                return answer.finished
-            if answer.HasField("wait"):
-                self._display.wait(answer.wait.reason)
-                time.sleep(answer.wait.retry_after_s)
-                continue
-            self._do(runner, answer.task)
+            try:
+                answer = self.session.next_task()
+                if answer.HasField("finished"):
+                    return answer.finished
+                if answer.HasField("wait"):
+                    self._display.wait(answer.wait.reason)
+                    time.sleep(answer.wait.retry_after_s)
+                else:
+                    self._do(runner, answer.task)
+            except UnreachableError as error:
+                if runner.personal_round < run.config.rounds:
+                    raise
+                # The last private model is made; the coordinator had waited long enough and is gone.
+                self._log.warning("coordinator_gone", detail=str(error))
+                return pb.Finished(completed=True, detail="the coordinator is gone")
 
     def _do(self, runner: TaskRunner, task: pb.Task) -> None:
         where = {"round": task.key.round, "phase": PHASE_NAMES.get(task.key.phase, "unknown")}

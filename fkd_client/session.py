@@ -13,7 +13,7 @@ import tenacity
 from google.protobuf.message import Message
 
 from fkd_common.config import RunConfig
-from fkd_common.errors import FkdError, RefusedError, SupersededError, UnreachableError
+from fkd_common.errors import FkdError, RefusedError, RunAbortedError, SupersededError, UnreachableError
 from fkd_common.ledger import PHASE_NAMES, ByteCount, Ledger, LedgerKey
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
@@ -236,5 +236,11 @@ class Session:
             except FkdError as error:
                 self._log.info("heartbeat_failed", detail=str(error))
                 continue
+            # The private model is the client's own affair: it may be finished after its phase, and after the run.
+            private = request.key.phase == types.PHASE_PERSONAL
+            if told.HasField("finished") and not (told.finished.completed and private):
+                detail = told.finished.detail
+                self._fatal = RunAbortedError(f"the run ended before this client was done: {detail}")
+                return
             with self._work.lock:
-                self._work.closed = told.task_closed and self._work.key == request.key
+                self._work.closed = told.task_closed and not private and self._work.key == request.key

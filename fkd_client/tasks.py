@@ -27,6 +27,8 @@ class TaskRunner:
     def __init__(self, session: Session, transfer: Transfer, pipeline: Pipeline, progress: Progress) -> None:
         self.personal: PersonalModel | None = None
         """The latest personal model."""
+        self.personal_round = 0
+        """The round it belongs to."""
         self._session = session
         self._transfer = transfer
         self._pipeline = pipeline
@@ -84,6 +86,7 @@ class TaskRunner:
     def _personal(self, task: pb.Task) -> None:
         base = self._pipeline.global_model(self._models(task), task.published, task.best_moments)
         self.personal = self._pipeline.personalise(base, self._progress)
+        self.personal_round = task.key.round
         self._session.call("FinishTask", pb.FinishTaskRequest(key=task.key), pb.SubmitResponse, key=task.key)
 
     # -- inputs -----------------------------------------------------------------------------------

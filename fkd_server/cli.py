@@ -81,11 +81,11 @@ async def _serve(settings: ServerSettings) -> int:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, _on_signal, stop, name)
-    run = await loop.run_in_executor(None, assemble, settings, cache_folder())
-    server = GrpcServer(run.service, run.config.heartbeat_s)
+    server = GrpcServer(settings.heartbeat_s)
+    port = server.listen(settings.host, settings.port)
+    run = await loop.run_in_executor(None, assemble, settings, cache_folder() / "embeddings")
     try:
-        port = server.listen(settings.host, settings.port)
-        await server.start()
+        await server.start(run.service)
         log.info(
             "serving",
             address=f"{settings.host}:{port}",

@@ -26,6 +26,9 @@ from fkd_server.federated_method import (
     UploadContent,
 )
 
+MAX_DETAIL = 500
+"""Characters of a failure's description that are kept."""
+
 
 @dataclass(frozen=True, order=True)
 class PhaseKey:
@@ -145,7 +148,7 @@ class Coordinator:
             self._sessions.pop(self.clients[name].session)
         self._sessions[session] = name
         self.clients[name] = ClientRecord(name, session, now)
-        self._emit(Event("client_joined", {"client": name, "again": again, "clients": len(self.live())}))
+        self._emit(Event("client_joined", {"client": name, "again": again, "live": len(self.live())}))
 
     def client_of(self, session: bytes) -> ClientRecord:
         """The client that holds a session.
@@ -181,8 +184,8 @@ class Coordinator:
             client.ready = True
             self._emit(Event("client_ready", {"client": client.name, "ready": len(self._ready())}))
         self.tick(now)
-        if self.over:
-            return RunOver(self.state is RunState.COMPLETED, self.detail)
+        if (over := self.outcome()) is not None:
+            return over
         phase = self.open
         if phase is None or client.name not in self._pending(phase):
             return MustWait(self.waiting_for(now))
@@ -273,6 +276,10 @@ class Coordinator:
     def over(self) -> bool:
         """Whether the run has ended."""
         return self.state in (RunState.COMPLETED, RunState.ABORTED)
+
+    def outcome(self) -> RunOver | None:
+        """How the run ended, if it has."""
+        return RunOver(self.state is RunState.COMPLETED, self.detail) if self.over else None
 
     def live(self) -> list[ClientRecord]:
         """Clients that show signs of life."""
@@ -382,30 +389,41 @@ class Coordinator:
             max(1, math.ceil(self.config.quorum * len(phase.participants))) if phase.plan.needs_quorum else 0
         )
         enough = len(phase.uploads) >= quorum
-        if enough and not self._pending(phase):
+        # A silent client may come back before the deadline; one that reported failure will not.
+        hopeless = all(name in phase.uploads or name in phase.failed for name in phase.participants)
+        due = now >= phase.deadline
+        if enough and (due or not self._pending(phase)):
             self._close_phase(phase, now)
-        elif now < phase.deadline:
+        elif not due and not hopeless:
             return False
-        elif enough:
-            self._close_phase(phase, now)
         elif phase.plan.below_quorum is BelowQuorum.SKIP:
             self._method.discard(phase.uploads)
             self._note_phase(phase, now, {"skipped": f"{len(phase.uploads)} uploads, quorum {quorum}"})
-        elif self.config.on_missed_quorum is MissedQuorum.EXTEND and not phase.extended:
+        elif self.config.on_missed_quorum is MissedQuorum.EXTEND and not (phase.extended or hopeless):
             phase.extended, phase.deadline = True, now + self.config.phase_deadline_s
             self._emit(
                 Event("phase_extended", {**self._place(phase.key), "waiting_for": self.waiting_for(now)})
             )
         else:
-            self.abort(f"{phase.key}: {len(phase.uploads)} uploads at the deadline, quorum {quorum}")
+            reasons = "".join(f"; {name}: {detail}" for name, detail in sorted(phase.failed.items()))
+            when = " at the deadline" if due else ""
+            self.abort(
+                f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {quorum}{reasons}"[:MAX_DETAIL]
+            )
         return True
 
     def _close_phase(self, phase: OpenPhase, now: float) -> None:
         uploads = {name: phase.uploads[name] for name in sorted(phase.uploads)}
         try:
             outcome = self._method.close(phase.key.phase, uploads)
-        except (ValueError, FkdError) as error:
-            self.abort(f"{phase.key} has no aggregate: {error}")
+        except ValueError as error:
+            if phase.plan.below_quorum is BelowQuorum.FOLLOW_POLICY:
+                self.abort(f"{phase.key} has no aggregate: {error}")
+                return
+            self._method.discard(phase.uploads)
+            outcome = {"skipped": f"no aggregate: {error}"}
+        except FkdError as error:
+            self.abort(f"{phase.key} cannot be closed: {error}")
             return
         self._note_phase(phase, now, outcome)
 

@@ -53,22 +53,20 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 class GrpcServer:
-    """An asyncio gRPC server around a :class:`CoordinatorService`."""
+    """An asyncio gRPC server around a :class:`CoordinatorService`.
 
-    def __init__(self, service: CoordinatorService, heartbeat_s: float) -> None:
-        self._service = service
+    The port is bound before there is a service to answer on it, so that a taken port is noticed before the
+    minutes that preparing a run may take.
+    """
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self._service: CoordinatorService | None = None
         self._heartbeat_s = heartbeat_s
         self._changed = asyncio.Event()
         # One worker: the service is serial anyway, and the event loop stays free for polls.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator")
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=4096)
         self._server.add_generic_rpc_handlers((_Handlers(self),))
-        loop = asyncio.get_running_loop()
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(self._wake)
-
-        service.on_change(wake)
 
     def listen(self, host: str, port: int) -> int:
         """Bind in plain text; returns the port (port 0: a free one).
@@ -87,8 +85,15 @@ class GrpcServer:
             )
         return bound
 
-    async def start(self) -> None:
-        """Begin to serve."""
+    async def start(self, service: CoordinatorService) -> None:
+        """Begin to answer calls with this service."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._wake)
+
+        self._service = service
+        service.on_change(wake)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -99,6 +104,7 @@ class GrpcServer:
 
     async def tick(self) -> None:
         """Let the run notice the time."""
+        assert self._service is not None
         await asyncio.get_running_loop().run_in_executor(self._worker, self._service.tick)
 
     def _wake(self) -> None:
@@ -107,6 +113,7 @@ class GrpcServer:
 
     async def answer(self, method: Method, raw: bytes, context: Any) -> bytes:
         """One call: hold it while there is only waiting to report, and turn errors into status."""
+        assert self._service is not None
         until = time.monotonic() + (_poll_seconds(raw) if method.name == "NextTask" else 0.0)
         loop = asyncio.get_running_loop()
         try:

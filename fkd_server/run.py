@@ -83,6 +83,16 @@ def assemble(settings: ServerSettings, cache: Path) -> Run:
     if settings.test is not None and not settings.test.is_dir():
         raise UsageError(f"--test {settings.test}: no such shard folder")
     folder = RunFolder(settings.runs / run_id)
+    try:
+        return _assemble(settings, config, run_id, folder, cache)
+    except BaseException:
+        folder.remove()  # nothing ran: the name is free again
+        raise
+
+
+def _assemble(
+    settings: ServerSettings, config: RunConfig, run_id: str, folder: RunFolder, cache: Path
+) -> Run:
     blobs, uploads = BlobStore(folder.path / "blobs"), BlobStore(folder.path / "uploads")
     prepared = settings.prepared
     if prepared is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,10 @@ class RunFolder:
             raise UsageError(f"run folder {path} exists: choose another --run-id") from error
         except OSError as error:
             raise UsageError(f"run folder {path} cannot be made: {error.strerror}") from error
+
+    def remove(self) -> None:
+        """Remove the folder of a run that never started."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def write_config(self, config: RunConfig, classes: tuple[str, ...]) -> None:
         """The configuration the run was started with, as a file that ``--config`` takes."""

@@ -23,6 +23,7 @@ from fkd_common.errors import (
     RefusedError,
     StaleError,
     TooLargeError,
+    UnreachableError,
 )
 from fkd_common.identifiers import check_client_name
 from fkd_common.ledger import PHASE_NAMES, ByteCount, Ledger, LedgerKey
@@ -30,7 +31,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.tensors import chunk_payload, decode
-from fkd_server.coordinator import AssignedTask, Coordinator, MustWait, PhaseKey, Receipt
+from fkd_server.coordinator import MAX_DETAIL, AssignedTask, Coordinator, MustWait, PhaseKey, Receipt, RunOver
 from fkd_server.federated_method import NoUpload, TensorUpload, UploadContent, VoteUpload
 from fkd_server.fkd_rtm import FkdRtm
 from fkd_server.spool import UploadSpool, verified
@@ -46,7 +47,6 @@ SUBMITS = {
 
 TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments")
 
-MAX_DETAIL = 500
 """Longest reason kept of a failure, in characters."""
 
 
@@ -125,6 +125,12 @@ class CoordinatorService:
             except FkdError:
                 self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
                 raise
+            except OSError as error:
+                self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
+                raise UnreachableError(
+                    f"the coordinator's disk does not take or give data: {error.strerror or error}",
+                    reason="STORAGE",
+                ) from error
             finally:
                 if self._fingerprint() != state_before:
                     self._notify()
@@ -247,12 +253,13 @@ class CoordinatorService:
                 config_sha256=self._coordinator.config.sha256(),
             )
             return pb.NextTaskResponse(task=task)
-        return pb.NextTaskResponse(finished=pb.Finished(completed=answer.completed, detail=answer.detail))
+        return pb.NextTaskResponse(finished=finished(answer))
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
         self._coordinator.seen(request.session, self._clock(), request.activity[:100], request.progress)
         closed = request.HasField("key") and not self._coordinator.is_open(key)
-        return pb.HeartbeatResponse(task_closed=closed)
+        over = self._coordinator.outcome()
+        return pb.HeartbeatResponse(task_closed=closed, finished=finished(over) if over else None)
 
     def _check_run(self, sent: types.TaskKey, key: PhaseKey) -> None:
         if sent.run_id != self._identity.run_id:
@@ -285,7 +292,7 @@ class CoordinatorService:
         sha256 = sha256_of(request)
         if self._coordinator.check_current(request.session, key, sha256) is not None:
             call.duplicate = True
-            return pb.PutChunkResponse(received=request.size)
+            return pb.PutChunkResponse(received=request.size, duplicate=True)
         payload = chunk_payload(request.data, request.offset, request.size) if request.data else 0
         before = self._spool.held(call.client, sha256)
         received = self._spool.put(call.client, sha256, request.size, request.offset, request.data)
@@ -293,7 +300,7 @@ class CoordinatorService:
             call.payload_up = payload
         else:  # repeated or premature: nothing of it is kept
             call.duplicate = bool(request.data)
-        return pb.PutChunkResponse(received=received)
+        return pb.PutChunkResponse(received=received, duplicate=call.duplicate)
 
     def _submit(self, name: str, request: Any, key: PhaseKey, call: Call) -> pb.SubmitResponse:
         if SUBMITS[name] != key.phase:
@@ -371,6 +378,11 @@ def sha256_of(message: Any) -> str:
 def artifact_ref(name: str, artifact: Artifact) -> types.ArtifactRef:
     """An artifact as a message."""
     return types.ArtifactRef(name=name, sha256=bytes.fromhex(artifact.sha256), size=artifact.size)
+
+
+def finished(outcome: RunOver) -> pb.Finished:
+    """The end of the run as a message."""
+    return pb.Finished(completed=outcome.completed, detail=outcome.detail)
 
 
 def submit_response(receipt: Receipt) -> pb.SubmitResponse:

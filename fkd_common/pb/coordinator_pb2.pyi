@@ -102,10 +102,12 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., progress: _Optional[float] = ..., activity: _Optional[str] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("task_closed",)
+    __slots__ = ("task_closed", "finished")
     TASK_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     task_closed: bool
-    def __init__(self, task_closed: _Optional[bool] = ...) -> None: ...
+    finished: Finished
+    def __init__(self, task_closed: _Optional[bool] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class GetChunkRequest(_message.Message):
     __slots__ = ("session", "key", "sha256", "offset", "length")
@@ -144,10 +146,12 @@ class PutChunkRequest(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class PutChunkResponse(_message.Message):
-    __slots__ = ("received",)
+    __slots__ = ("received", "duplicate")
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     received: int
-    def __init__(self, received: _Optional[int] = ...) -> None: ...
+    duplicate: bool
+    def __init__(self, received: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class SubmitStudentRequest(_message.Message):
     __slots__ = ("session", "key", "upload", "num_samples", "reliability")

@@ -14,8 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fkd_client.transfer import TensorMessage
 from fkd_client.transport import GrpcTransport
 from fkd_common.config import RunConfig
+from fkd_common.method.student_layout import initial_student
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Method, Transport
 from fkd_common.tensors import Tensors, encode
 from fkd_server.coordinator import Coordinator
@@ -70,9 +74,9 @@ def serve(settings: ServerSettings, cache: Path) -> Iterator[Served]:
 
     async def live() -> None:
         nonlocal port
-        server = GrpcServer(run.service, run.config.heartbeat_s)
+        server = GrpcServer(run.config.heartbeat_s)
         port = server.listen("127.0.0.1", 0)
-        await server.start()
+        await server.start(run.service)
         ready.set()
         while not stop.is_set():
             await server.tick()
@@ -88,6 +92,13 @@ def serve(settings: ServerSettings, cache: Path) -> Iterator[Served]:
     finally:
         stop.set()
         thread.join(PATIENCE_S)
+
+
+def student_message(served: Served, key: types.TaskKey) -> TensorMessage:
+    """A student nobody has trained, ready to be submitted."""
+    state = initial_student(1, DIM, served.config.hidden, len(CLASSES), served.config.norm)
+    request = pb.SubmitStudentRequest(key=key, num_samples=10, reliability=0.5)
+    return TensorMessage("SubmitStudent", request, state)
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ from fkd_common.errors import (
     ExitCode,
     FkdError,
     RefusedError,
+    RunAbortedError,
     StaleError,
     SupersededError,
     UnreachableError,
@@ -23,7 +24,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 
 from .conftest import Site, Start
-from .coordinator import PATIENCE_S, until, watched
+from .coordinator import PATIENCE_S, student_message, until, watched
 
 Join = Callable[..., Site]
 
@@ -141,9 +142,12 @@ def test_an_open_poll_is_sign_of_life_enough(start: Start, join: Join) -> None:
 
 def test_a_task_that_no_longer_counts_is_abandoned(start: Start, join: Join) -> None:
     """Scenario 8: the phase ends at its deadline without this client, which stops working on it."""
-    served = start(min_clients=1, phase_deadline_s=0.5, on_missed_quorum="abort")
-    site = join(served)
+    served = start(min_clients=2, rounds=2, phase_deadline_s=0.5)
+    site, other = join(served, "a"), join(served, "b")
+    site.session.call("NextTask", pb.NextTaskRequest(), pb.NextTaskResponse)  # says that a is ready
+    other.transfer.submit(student_message(served, other.session.next_task().task.key))
     task = site.session.next_task().task
+    assert task.key.round == 1
     site.session.begin(task.key)
     raised_by(lambda: site.session.progress(0.1, "training"), TaskClosedError)
     site.session.end()
@@ -152,9 +156,34 @@ def test_a_task_that_no_longer_counts_is_abandoned(start: Start, join: Join) -> 
     )
     with pytest.raises(StaleError):
         site.session.call("FinishTask", finish, pb.SubmitResponse)
-    finished = site.session.next_task().finished
-    assert not finished.completed
-    assert "0 uploads at the deadline" in finished.detail
+    assert site.session.next_task().task.key.round == 2
+
+
+@pytest.mark.parametrize("preparing", [True, False])
+def test_a_client_at_work_learns_that_the_run_was_aborted(start: Start, join: Join, preparing: bool) -> None:
+    """A client that still prepares has no task, and need not finish its work to learn it."""
+    served = start()
+    site = join(served)
+    key = None if preparing else site.session.next_task().task.key
+    site.session.begin(key)
+    served.run.service.abort("the coordinator was stopped")
+    error = raised_by(lambda: site.session.progress(0.1, "embedding"), RunAbortedError)
+    assert "the coordinator was stopped" in str(error)
+    assert error.exit_code == ExitCode.ABORTED
+
+
+def test_a_private_model_may_be_finished_after_its_phase_and_the_run(start: Start, join: Join) -> None:
+    """Nobody but the client itself waits for it."""
+    served = start(personal=("prior",), phase_deadline_s=0.5)
+    site = join(served)
+    site.transfer.submit(student_message(served, site.session.next_task().task.key))
+    key = site.session.next_task().task.key
+    assert key.phase == types.PHASE_PERSONAL
+    site.session.begin(key)
+    until(lambda: served.coordinator.over)
+    beats = site.session.ledger.total().calls
+    until(lambda: site.session.ledger.total().calls > beats + 2)
+    site.session.progress(0.9, "fine-tuning")
 
 
 def test_a_newer_process_of_the_same_name_ends_the_older_ones_work(start: Start, join: Join) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fkd_client.transfer import TensorMessage
 from fkd_common.artifacts import BlobStore
 from fkd_common.errors import CorruptTransferError, ExitCode, FkdError, UnreachableError
 from fkd_common.method.student_layout import initial_student
@@ -19,7 +18,7 @@ from fkd_server.coordinator import RunState
 from fkd_server.prepare import EXTRACTOR_FILE
 
 from .conftest import Site, Start
-from .coordinator import CLASSES, DIM, Served, watched
+from .coordinator import CLASSES, DIM, student_message, watched
 
 Join = Callable[..., Site]
 MIB = 1 << 20
@@ -35,12 +34,6 @@ def damaged(reply: bytes) -> bytes:
     answer = pb.GetChunkResponse.FromString(reply)
     answer.data = answer.data[:-1] + bytes([answer.data[-1] ^ 1])
     return answer.SerializeToString()
-
-
-def student_message(served: Served, key: types.TaskKey) -> TensorMessage:
-    state = initial_student(1, DIM, served.config.hidden, len(CLASSES), served.config.norm)
-    request = pb.SubmitStudentRequest(key=key, num_samples=10, reliability=0.5)
-    return TensorMessage("SubmitStudent", request, state)
 
 
 def task_of(site: Site) -> pb.Task:

@@ -27,9 +27,9 @@ _Result = TypeVar("_Result")
 @asynccontextmanager
 async def serving(run: TinyRun) -> AsyncIterator[tuple[GrpcTransport, int]]:
     """A started server and a transport to it."""
-    server = GrpcServer(run.service, heartbeat_s=60.0)
+    server = GrpcServer(heartbeat_s=60.0)
     port = server.listen("127.0.0.1", 0)
-    await server.start()
+    await server.start(run.service)
     transport = GrpcTransport(f"127.0.0.1:{port}")
     try:
         yield transport, port
@@ -206,13 +206,13 @@ def test_bytes_that_are_no_message_are_refused(run: TinyRun) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_a_port_in_use_is_said_so(run: TinyRun, host: str) -> None:
+def test_a_port_in_use_is_said_so(host: str) -> None:
     """Scenario 26."""
     if host == "::1" and not has_ipv6_loopback():
         pytest.skip("this machine has no IPv6 loopback")
 
     async def two_servers() -> None:
-        first, second = GrpcServer(run.service, 2.0), GrpcServer(run.service, 2.0)
+        first, second = GrpcServer(2.0), GrpcServer(2.0)
         port = first.listen(host, 0)
         assert port > 0
         with pytest.raises(errors.PortInUseError, match=f":{port}"):

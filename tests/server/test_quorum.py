@@ -181,3 +181,14 @@ def test_a_run_that_cannot_fill_its_next_round_ends_with_a_reason() -> None:
     assert run.poll("a", now=61.2) == RunOver(
         completed=False, detail="only 0 of 1 clients came back within 60 s"
     )
+
+
+def test_when_nobody_is_left_to_answer_the_deadline_is_not_waited_for() -> None:
+    """Scenario 9: a reported failure is final, so the reason is told at once."""
+    run = Run(quorum=1.0)
+    run.join("a", "b")
+    run.submit("a")
+    run.coordinator.fail(b"b", PhaseKey(1, STUDENT), "loss is not finite", 1.0)
+    assert run.poll("a", now=1.0) == RunOver(
+        completed=False, detail="round 1, student: 1 uploads, quorum 2; b: loss is not finite"
+    )

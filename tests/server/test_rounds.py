@@ -98,8 +98,7 @@ def test_stage_two_below_its_quorum_is_skipped_and_the_student_still_published(t
     student = run.method.student.sha256
     a.call("SubmitResiduals", key=a.key(1, RESIDUALS), upload=inline(RESIDUAL), num_samples=10)
     b.call("ReportFailure", key=b.key(1, RESIDUALS), detail="no trees today")
-    run.clock.now = 60.0
-    run.service.tick()
+    # Nobody is left who could answer: the deadline is not waited for.
     for site in (a, b):
         assert site.poll().task.key.phase == VOTES
         votes = [pb.Vote(candidate="student", correct=1)]
