@@ -39,10 +39,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from fkd_bench.federation import make_federation, run_inprocess, run_processes
+    from fkd_bench.federation import make_federation
     from fkd_bench.narrator import Narrator
+    from fkd_bench.processes import run_processes
     from fkd_bench.results import print_result, print_summary, result_object, summarise
     from fkd_bench.settings import BenchSettings, TransportKind
+    from fkd_bench.simulation import run_inprocess
 
     settings = load_settings(BenchSettings, "fkd-bench run", arguments)
     if settings.print_config:
