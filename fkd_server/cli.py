@@ -16,11 +16,11 @@ from fkd_common.errors import ExitCode, FkdError, UsageError
 from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.places import cache_folder
 from fkd_common.settings import load_settings
-from fkd_server.coordinator import RunState
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.memory import return_large_buffers
 from fkd_server.prepare import prepare
 from fkd_server.run import Run, assemble
+from fkd_server.run_state import RunState
 from fkd_server.settings import ServerSettings
 
 TICK_S = 0.5

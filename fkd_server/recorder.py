@@ -10,11 +10,11 @@ import structlog
 
 from fkd_common.artifacts import write_atomically
 from fkd_common.model_file import encode_model
-from fkd_server.coordinator import Event
 from fkd_server.evaluation import EvaluationJob, Evaluator
 from fkd_server.federated_method import Json
 from fkd_server.fkd_rtm import FkdRtm
 from fkd_server.run_folder import RunFolder
+from fkd_server.run_state import Event
 
 # Fields too long for a log line; the round's record has them.
 _ONLY_IN_RECORD = frozenset({"weights", "reliability", "samples", "student", "phases", "clients", "returned"})

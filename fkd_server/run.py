@@ -11,13 +11,14 @@ from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.identifiers import new_run_id
-from fkd_server.coordinator import Coordinator, RunState
+from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluator
 from fkd_server.federated_method import Json
 from fkd_server.fkd_rtm import FkdRtm
 from fkd_server.prepare import EXTRACTOR_FILE, load_prepared, prepare_in_child
 from fkd_server.recorder import Recorder
 from fkd_server.run_folder import RunFolder, bytes_per_client, process_usage
+from fkd_server.run_state import RunState
 from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.settings import ServerSettings
 from fkd_server.spool import UploadSpool

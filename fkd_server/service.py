@@ -10,11 +10,11 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from fkd_common.artifacts import Artifact, BlobStore, sha256_hex
+from fkd_common.artifacts import Artifact, BlobStore
 from fkd_common.errors import (
     CorruptTransferError,
     FkdError,
@@ -31,9 +31,18 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.tensors import chunk_payload, decode
-from fkd_server.coordinator import MAX_DETAIL, AssignedTask, Coordinator, MustWait, PhaseKey, Receipt, RunOver
+from fkd_server.coordinator import Coordinator
 from fkd_server.federated_method import NoUpload, TensorUpload, UploadContent, VoteUpload
 from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.messages import (
+    artifact_ref,
+    finished,
+    next_task_response,
+    sha256_of,
+    submission_digest,
+    submit_response,
+)
+from fkd_server.run_state import MAX_DETAIL, PhaseKey
 from fkd_server.spool import UploadSpool, verified
 from fkd_server.validation import UploadRules
 
@@ -46,8 +55,6 @@ SUBMITS = {
 }
 
 TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments")
-
-"""Longest reason kept of a failure, in characters."""
 
 
 @dataclass(frozen=True)
@@ -233,27 +240,7 @@ class CoordinatorService:
 
     def _next_task(self, request: pb.NextTaskRequest) -> pb.NextTaskResponse:
         answer = self._coordinator.next_task(request.session, self._clock())
-        if isinstance(answer, MustWait):
-            return pb.NextTaskResponse(wait=pb.Wait(retry_after_s=0.2, reason=answer.reason))
-        if isinstance(answer, AssignedTask):
-            content = answer.content
-            task = pb.Task(
-                key=types.TaskKey(
-                    run_id=self._identity.run_id,
-                    round=answer.key.round,
-                    phase=cast(Any, answer.key.phase),
-                ),
-                deadline_s=answer.deadline_s,
-                inputs=[artifact_ref(name, item) for name, item in content.inputs.items()],
-                anchor_lambda=content.anchor_lambda,
-                moment_lambdas=content.moment_lambdas,
-                embedding_block_known=content.embedding_block_known,
-                published=content.published,
-                best_moments=content.best_moments,
-                config_sha256=self._coordinator.config.sha256(),
-            )
-            return pb.NextTaskResponse(task=task)
-        return pb.NextTaskResponse(finished=finished(answer))
+        return next_task_response(answer, self._identity.run_id, self._coordinator.config.sha256())
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
         self._coordinator.seen(request.session, self._clock(), request.activity[:100], request.progress)
@@ -360,39 +347,3 @@ class CoordinatorService:
             raise RefusedError(
                 f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"
             )
-
-
-def sha256_of(message: Any) -> str:
-    """The hex digest a message carries.
-
-    Raises:
-        InvalidUploadError: It is not 32 bytes long.
-    """
-    if len(message.sha256) != 32:
-        raise InvalidUploadError(
-            f"expected a SHA-256 of 32 bytes, got {len(message.sha256)}", reason="MALFORMED"
-        )
-    return str(message.sha256.hex())
-
-
-def artifact_ref(name: str, artifact: Artifact) -> types.ArtifactRef:
-    """An artifact as a message."""
-    return types.ArtifactRef(name=name, sha256=bytes.fromhex(artifact.sha256), size=artifact.size)
-
-
-def finished(outcome: RunOver) -> pb.Finished:
-    """The end of the run as a message."""
-    return pb.Finished(completed=outcome.completed, detail=outcome.detail)
-
-
-def submit_response(receipt: Receipt) -> pb.SubmitResponse:
-    """A receipt as a message."""
-    return pb.SubmitResponse(duplicate=receipt.duplicate, receipt=receipt.digest)
-
-
-def submission_digest(request: Message) -> str:
-    """What makes two submissions without a blob the same: their content, not their session."""
-    copy = type(request)()
-    copy.CopyFrom(request)
-    copy.ClearField("session")
-    return sha256_hex(copy.SerializeToString(deterministic=True))

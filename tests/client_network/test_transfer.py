@@ -14,8 +14,8 @@ from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import decode
-from fkd_server.coordinator import RunState
 from fkd_server.prepare import EXTRACTOR_FILE
+from fkd_server.run_state import RunState
 
 from .conftest import Site, Start
 from .coordinator import CLASSES, DIM, student_message, watched

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fkd_server.coordinator import (
-    AssignedTask,
-    Coordinator,
-    Event,
-    MustWait,
-    PhaseKey,
-    RunOver,
-)
+from fkd_server.coordinator import Coordinator
 from fkd_server.federated_method import (
     BelowQuorum,
     Json,
@@ -22,6 +15,7 @@ from fkd_server.federated_method import (
     TaskContent,
     UploadContent,
 )
+from fkd_server.run_state import AssignedTask, Event, MustWait, PhaseKey, RunOver
 
 from .tiny import STUDENT, events_named, tiny_config
 

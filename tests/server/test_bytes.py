@@ -13,8 +13,8 @@ from fkd_common.method.student_layout import payload_bytes, student_layout
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.rpc import METHODS
 from fkd_common.tensors import encode
-from fkd_server.coordinator import RunState
 from fkd_server.run_folder import bytes_per_client
+from fkd_server.run_state import RunState
 
 from .tiny import RESIDUALS, STUDENT, VOTES, Site, TinyRun, filled, inline, tiny_run
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fkd_common.errors import StaleError
-from fkd_server.coordinator import (
-    AssignedTask,
-    MustWait,
-    RunOver,
-    RunState,
-)
+from fkd_server.run_state import AssignedTask, MustWait, RunOver, RunState
 
 from .state_machine import Run
 

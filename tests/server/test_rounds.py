@@ -9,7 +9,7 @@ import numpy as np
 
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.tensors import encode
-from fkd_server.coordinator import RunState
+from fkd_server.run_state import RunState
 
 from .tiny import MOMENTS, PERSONAL, RESIDUALS, STUDENT, VOTES, Site, TinyRun, filled, inline, tiny_run
 

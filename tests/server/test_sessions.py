@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fkd_common.errors import ConflictError, RefusedError, StaleError, SupersededError
-from fkd_server.coordinator import (
-    AssignedTask,
-    MustWait,
-    PhaseKey,
-    RunOver,
-)
 from fkd_server.federated_method import (
     NoUpload,
 )
+from fkd_server.run_state import AssignedTask, MustWait, PhaseKey, RunOver
 
 from .state_machine import Run
 from .tiny import STUDENT

@@ -21,7 +21,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import MAX_CHUNK_BYTES
 from fkd_common.tensors import encode
-from fkd_server.coordinator import RunState
+from fkd_server.run_state import RunState
 
 from .tiny import RESIDUALS, STUDENT, VOTES, Site, TinyRun, filled, inline, tiny_run
 
