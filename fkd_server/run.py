@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
-from fkd_common.errors import UsageError
+from fkd_common.errors import DataError, UsageError
 from fkd_common.identifiers import new_run_id
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluator
@@ -98,8 +98,10 @@ def _assemble(
     prepared = settings.prepared
     if prepared is None:
         prepared = folder.path / "prepared"
-        anchors = settings.data_folder("anchors", settings.anchors)
+        anchors = _shard_folder(settings.data_folder("anchors", settings.anchors), "anchors")
         public = settings.data_folder("public", settings.public)
+        if settings.extractor == "pretrain":
+            _shard_folder(public, "public")
         prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads)
     artifacts = load_prepared(prepared, blobs)
     folder.write_config(config, artifacts.classes)
@@ -127,3 +129,16 @@ def _assemble(
         )
         recorder.evaluate_with(evaluator)
     return Run(run_id, config, folder, method, coordinator, service, recorder, evaluator, time.monotonic())
+
+
+def _shard_folder(folder: Path, name: str) -> Path:
+    """The folder, if it looks like a shard.
+
+    Raises:
+        DataError: It does not.
+    """
+    if not (folder / "shard.json").is_file():
+        raise DataError(
+            f"no {name} shard at {folder}: make one with `fkd-shards create`, or give --{name} FOLDER"
+        )
+    return folder

@@ -154,6 +154,24 @@ def test_a_folder_that_was_never_prepared_ends_with_exit_code_3(
     assert "fkd-server prepare" in the_sentence(capsys)
 
 
+@pytest.mark.parametrize("missing", ["anchors", "public"])
+def test_a_shard_the_coordinator_needs_and_cannot_find_ends_with_exit_code_3(
+    missing: str, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left of a run that never started."""
+    places = {"anchors": world.folder / "digits" / "anchors", "public": world.folder / "digits" / "anchors"}
+    places[missing] = tmp_path / "nowhere"
+    flags = [word for name, folder in places.items() for word in (f"--{name}", str(folder))]
+    runs = tmp_path / "run"
+    assert (
+        server_main(["--extractor", "pretrain", "--runs", str(runs), "--port", "0", *flags]) == ExitCode.DATA
+    )
+    sentence = the_sentence(capsys)
+    assert f"no {missing} shard at {places[missing]}" in sentence
+    assert f"--{missing}" in sentence
+    assert list(runs.iterdir()) == []
+
+
 # -- clients ------------------------------------------------------------------------------------------
 
 
