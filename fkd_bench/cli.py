@@ -56,6 +56,9 @@ def _run(arguments: list[str]) -> int:
         federation = make_federation(settings, seed, narrator)
         outcome = (run_inprocess if inprocess else run_processes)(federation, narrator)
         results.append(result_object(outcome, seed, shared_process=inprocess))
+        kept = federation.folder / "run" / outcome.summary["run_id"] / "result.json"
+        kept.write_text(json.dumps(results[-1], indent=2))
+        narrator.say(f"result kept in {kept}")
         if not settings.json_output:
             print_result(results[-1])
     summary = summarise(results) if len(results) > 1 else results[0]

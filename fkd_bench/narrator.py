@@ -18,6 +18,15 @@ from fkd_shards.json_files import Manifest
 from fkd_shards.tables import manifest_table
 
 _SAY_EVERY_S = 5.0
+_TOLD_AS_THEY_ARE = (
+    "run_completed",
+    "run_aborted",
+    "phase_extended",
+    "evaluation_failed",
+    "stand_ins_called",
+    "fewer_clients",
+    "disk_refuses",
+)
 
 
 class _NoDisplay:
@@ -111,17 +120,20 @@ class Narrator:
             )
             self.say(f"round {event['round']} done:  {scores}")
         elif name == "phase_closed" and "published" in event:
-            self.say(
-                f"the vote publishes {event['published']} ({event['validation_samples']} validation samples)"
-            )
+            name, total = event["published"], event["validation_samples"]
+            label = {"student": "the plain student", "anchors": "+ anchors"}.get(name, f"+ moments ({name})")
+            share = event["validation_accuracy"][name]
+            self.say(f"the vote publishes {label}: {share:.1%} of {total} held-out samples right")
         elif name == "preparing" and time.monotonic() - self._said > _SAY_EVERY_S:
             self.say(f"{event['activity']}: {event['percent']} %")
         elif name == "serving":
             self.say(f"coordinator serves run {event['run']} on {event['address']}")
         elif name in ("client_ready", "client_lost", "client_failed", "client_left", "client_returned"):
-            details = event.get("detail") or (f"{event['ready']} ready" if "ready" in event else "")
+            details = event.get("detail") or event.get("reason") or ""
+            if "ready" in event:
+                details = f"({event['ready']} so far)"
             self.say(f"{event['client']} {name.removeprefix('client_')} {details}".rstrip())
         elif name == "waiting" and "client" not in event:
             self.say(f"waiting: {event['on']}")
-        elif name in ("run_completed", "run_aborted", "phase_extended", "evaluation_failed"):
+        elif name in _TOLD_AS_THEY_ARE:
             self.say(f"{name.replace('_', ' ')} {event.get('detail', '')}".rstrip())

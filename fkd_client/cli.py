@@ -10,7 +10,7 @@ from types import FrameType
 
 from fkd_client.settings import ClientSettings
 from fkd_client.threads import limit_threads
-from fkd_common.errors import ExitCode, FkdError, InvalidUploadError, UsageError
+from fkd_common.errors import ExitCode, FkdError, InvalidUploadError, UnreachableError, UsageError
 from fkd_common.identifiers import check_client_name
 from fkd_common.logs import configure_logs
 from fkd_common.settings import load_settings
@@ -31,6 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     except FkdError as error:
         print(f"fkd-client: error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(
+            f"fkd-client: error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr
+        )
+        return ExitCode.FAILURE
 
 
 def _run(settings: ClientSettings) -> int:
@@ -63,8 +68,16 @@ def _run(settings: ClientSettings) -> int:
     try:
         report = client.run()
     except _StoppedError:
-        print("fkd-client: stopped on request; the run goes on without this client", file=sys.stderr)
+        print("fkd-client: stopped on request; a run at work goes on without this client", file=sys.stderr)
         return ExitCode.OK
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"no coordinator answered at {settings.server} within {settings.patience_s:.0f} s "
+            "(is fkd-server running there, is the tunnel up? see --server and --patience-s)"
+        ) from error
+    except FkdError as error:
+        client.close(error.reason)
+        raise
     finally:
         client.close()
     print_report(report, client.session.ledger)

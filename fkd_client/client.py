@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -32,13 +33,14 @@ from fkd_common.errors import (
     SupersededError,
     TooLargeError,
     UnreachableError,
+    UsageError,
 )
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Transport
 from fkd_common.tensors import decode
-from fkd_shards.shard import Shard, open_data, read_shard
+from fkd_shards.shard import Shard, check_exists, open_data, read_shard
 
 # Refusals and lost connections: the next task would end the same way.
 _ENDS_THE_RUN = (
@@ -49,6 +51,7 @@ _ENDS_THE_RUN = (
     SupersededError,
     TooLargeError,
     UnreachableError,
+    UsageError,
 )
 
 
@@ -91,9 +94,12 @@ class Client:
         """
         options = self._options
         test = self._test_shard()
+        check_exists(options.data)
+        self._display.wait("for the coordinator to answer")
+        artifacts = self._own_folders()
         run = self.session.register()
         self._log.info("registered", run=run.run_id, config=run.config.sha256()[:12])
-        transfer = Transfer(self.session, run, BlobStore(options.artifacts))
+        transfer = Transfer(self.session, run, artifacts)
         self.session.begin(None)
         with options.turn():
             pipeline = self._prepare(run, transfer)
@@ -106,10 +112,27 @@ class Client:
         with options.turn():
             return self._conclude(run, pipeline, runner, test)
 
-    def close(self) -> None:
-        """Leave the run, whatever state it is in."""
-        self.session.leave()
+    def close(self, reason: str = "") -> None:
+        """Leave the run, whatever state it is in; the coordinator is told the kind of error, if any."""
+        self.session.leave(reason)
         self._display.close()
+
+    def _own_folders(self) -> BlobStore:
+        """Make the folders this client will write to: one that cannot be written is refused before any work.
+
+        Raises:
+            UsageError: Naming the folder and the setting.
+        """
+        options = self._options
+        places = {"--runs": options.runs, "--cache": options.cache, "--artifacts": options.artifacts}
+        for flag, folder in places.items():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+            except OSError as error:
+                raise UsageError(f"{flag} {folder} cannot be written: {error.strerror or error}") from error
+        return BlobStore(options.artifacts)
 
     def _test_shard(self) -> Shard | None:
         """The test shard, if any: a wrong one is refused now rather than after the last round."""
@@ -160,6 +183,7 @@ class Client:
 
     def _work(self, run: RunInfo, runner: TaskRunner) -> pb.Finished:
         """Poll and do tasks until the run is over."""
+        self._display.wait("for the first task")
         while True:
             try:
                 answer = self.session.next_task()

@@ -30,7 +30,9 @@ class TerminalDisplay:
     """One line that is redrawn."""
 
     def __init__(self, name: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        # No markup: what a run waits for contains other clients' words.
+        text = TextColumn("{task.description}", markup=False)
+        columns = (text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._name = name
         self._task = self._progress.add_task(name, total=1.0)

@@ -64,10 +64,12 @@ def print_report(report: Report, ledger: Ledger) -> None:
     validation = report["personal"]["validation_accuracy"]
     tested = report["personal"]["test_accuracy"]
     if validation or tested:
-        table = Table("model", "validation", "test", "matched test", title=f"{report['client']}: accuracy")
+        validation = {**validation, "teacher": report["teacher"]["val_accuracy"]}
+        columns = ("model", "validation", *(("test", "client-matched test") if tested else ()))
+        table = Table(*columns, title=f"{report['client']}: accuracy")
         for name in {**validation, **tested}:
             scores = tested.get(name, {})
-            cells = [validation.get(name), scores.get("full"), scores.get("matched")]
+            cells = [validation.get(name), *((scores.get("full"), scores.get("matched")) if tested else ())]
             label = f"{name} (kept)" if name == chosen else name
             table.add_row(label, *("" if cell is None or cell != cell else f"{cell:.1%}" for cell in cells))
         console.print(table)

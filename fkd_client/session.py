@@ -177,11 +177,11 @@ class Session:
         request = pb.ReportFailureRequest(key=key, detail=detail[:500])
         self.call("ReportFailure", request, pb.ReportFailureResponse, key=key)
 
-    def leave(self) -> None:
-        """Say goodbye, at most once and without insisting."""
-        self.close(notify=True)
+    def leave(self, reason: str = "") -> None:
+        """Say goodbye, at most once and without insisting; `reason` is the kind of error that ends it, if any."""
+        self.close(notify=True, reason=reason)
 
-    def close(self, *, notify: bool) -> None:
+    def close(self, *, notify: bool, reason: str = "") -> None:
         """End the session; with `notify`, tell the coordinator first."""
         if self._closed.is_set():
             return
@@ -190,7 +190,7 @@ class Session:
             self._heart.join(timeout=5.0)
         if notify and self._token:
             try:
-                self.call("Leave", pb.LeaveRequest(), pb.LeaveResponse, timeout_s=2.0)
+                self.call("Leave", pb.LeaveRequest(reason=reason), pb.LeaveResponse, timeout_s=2.0)
             except FkdError as error:
                 self._log.info("left_unnoticed", detail=str(error))
         self._transport.close()

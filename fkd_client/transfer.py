@@ -6,6 +6,7 @@ anchors) is kept on disk, where it can also be put beforehand.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,10 +72,12 @@ class Transfer:
         if self._cache.has(sha256):
             try:
                 return self._cache.read(sha256)
-            except CorruptTransferError:
-                self._cache.remove(sha256)
+            except (CorruptTransferError, OSError):
+                with contextlib.suppress(OSError):
+                    self._cache.remove(sha256)
         blob = self._download_verified(reference, key)
-        self._cache.put(blob)
+        with contextlib.suppress(OSError):  # a cache that cannot be filled costs a download, not the run
+            self._cache.put(blob)
         return blob
 
     def _download_verified(self, reference: types.ArtifactRef, key: types.TaskKey) -> bytes:

@@ -132,7 +132,7 @@ class RunConfig(BaseModel):
     clients_per_round: float = Field(0.7, gt=0, le=1)
     """Share of the live clients sampled into each round's cohort."""
     min_clients: int = Field(2, ge=1)
-    """Clients that must be ready before the first round starts."""
+    """Clients that must be ready before the first round starts; later rounds go on with a quorum of them."""
     quorum: float = Field(0.5, gt=0, le=1)
     """Share of a phase's participants (at least 1) whose uploads close it at the deadline."""
     phase_deadline_s: float = Field(600.0, gt=0)
@@ -226,7 +226,7 @@ class RunConfig(BaseModel):
     residual_lr: float = Field(0.1, gt=0)
     """Learning rate of a residual learner."""
     fusion: Fusion = Fusion.SIZE
-    """Weights of Eq. 12: sample counts, or per-class counts (which reveals class counts)."""
+    """Weights of Eq. 12: sample counts, or per-class counts (which reveals class counts; so do the moments)."""
     anchor_lambda_grid: Listed[float] = (10.0, 100.0, 1000.0, 10000.0)
     """Ridge strengths tried for Eq. 13; leave-one-out error on the anchors chooses."""
     lambda_res: float = Field(1.0, ge=0)

@@ -20,7 +20,7 @@ from fkd_common.pb import coordinator_pb2
 
 PROTOCOL_VERSION = 1
 MAX_CHUNK_BYTES = 1 << 20
-MAX_MESSAGE_BYTES = 4 << 20
+MAX_MESSAGE_BYTES = MAX_CHUNK_BYTES + (64 << 10)
 MAX_POLL_S = 30.0
 
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
@@ -106,8 +106,14 @@ def from_rpc_error(error: grpc.RpcError) -> errors.FkdError:
                 kind = _KINDS.get(info.metadata["kind"], errors.FkdError)
                 return kind(status.message, reason=info.reason)
     code, text = call.code(), call.details() or ""
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
         return errors.TooLargeError(text)
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+    busy_or_gone = (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,  # gRPC's own: the server is busy, and will not always be
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+    )
+    if code in busy_or_gone:
         return errors.UnreachableError(text or code.name)
     return errors.FkdError(f"the coordinator answered {code.name}: {text}")

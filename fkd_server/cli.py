@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from fkd_common.places import cache_folder
 from fkd_common.settings import load_settings
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.memory import return_large_buffers
-from fkd_server.prepare import prepare
+from fkd_server.prepare import Cancel, prepare
 from fkd_server.run import Run, assemble
 from fkd_server.run_state import RunState
 from fkd_server.settings import ServerSettings
@@ -45,6 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     except FkdError as error:
         print(f"fkd-server: error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(
+            f"fkd-server: error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr
+        )
+        return ExitCode.FAILURE
 
 
 def _prepare(arguments: list[str]) -> int:
@@ -63,6 +69,9 @@ def _prepare(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     configure_logs(LogFormat.AUTO)
     prepare(given.extractor, given.anchors, given.public, given.out, given.seed, given.threads)
+    structlog.get_logger().info(
+        "prepared", folder=str(given.out), serve_with=f"fkd-server --prepared {given.out}"
+    )
     return ExitCode.OK
 
 
@@ -83,7 +92,10 @@ async def _serve(settings: ServerSettings) -> int:
         loop.add_signal_handler(name, _on_signal, stop, name)
     server = GrpcServer(settings.heartbeat_s)
     port = server.listen(settings.host, settings.port)
-    run = await loop.run_in_executor(None, assemble, settings, cache_folder() / "embeddings")
+    run = await _assemble_unless(stop, settings)
+    if run is None:
+        await server.stop(0.0)
+        return ExitCode.OK
     try:
         await server.start(run.service)
         log.info(
@@ -98,17 +110,40 @@ async def _serve(settings: ServerSettings) -> int:
         if stop.is_set():
             run.service.abort("the coordinator was stopped")
         summary = await loop.run_in_executor(None, run.finish)
-        log.info("saved", folder=str(run.folder.path), model=summary["model_hash"])
+        log.info(
+            "saved",
+            folder=str(run.folder.path),
+            published=run.method.published if run.coordinator.state is RunState.COMPLETED else None,
+            accuracy=run.recorder.accuracy.get("published"),
+            model=summary["model_hash"] or "none: no vote had been held",
+        )
         await _dismiss(run, stop, settings)
     finally:
         if run.evaluator is not None:
             run.evaluator.kill()
         await server.stop(STOP_GRACE_S if stop.is_set() else 1.0)
-        run.write_ledger()
+        with contextlib.suppress(OSError):
+            run.write_ledger()
     if stop.is_set() or run.coordinator.state is RunState.COMPLETED:
         return ExitCode.OK
     print(f"fkd-server: error: run aborted: {run.coordinator.detail}", file=sys.stderr)
     return ExitCode.ABORTED
+
+
+async def _assemble_unless(stop: asyncio.Event, settings: ServerSettings) -> Run | None:
+    """The run, or None if the program was asked to stop while it was being prepared."""
+    cancel = Cancel()
+    loop = asyncio.get_running_loop()
+    assembling = loop.run_in_executor(None, assemble, settings, cache_folder() / "embeddings", cancel)
+    while not assembling.done() and not stop.is_set():
+        await asyncio.wait([assembling], timeout=TICK_S)
+    if not stop.is_set():
+        return await assembling
+    cancel.ask()
+    with contextlib.suppress(FkdError):
+        run = await assembling
+        run.folder.remove()
+    return None
 
 
 async def _drive(run: Run, server: GrpcServer, stop: asyncio.Event) -> None:

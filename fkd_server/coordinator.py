@@ -78,8 +78,8 @@ class Coordinator:
         name = self._sessions.get(session)
         if name is None:
             raise SupersededError(
-                "this session has ended: another process registered under the same name, "
-                "or the coordinator was restarted"
+                "this session has ended: another process registered under the same name (give one of them another "
+                "--name), or the coordinator was restarted"
             )
         return self.clients[name]
 
@@ -166,11 +166,11 @@ class Coordinator:
             self._emit(Event("client_failed", {"client": client.name, **self._place(key), "detail": detail}))
             self.tick(now)
 
-    def leave(self, session: bytes, now: float) -> None:
-        """A client goes away on purpose."""
+    def leave(self, session: bytes, now: float, reason: str = "") -> None:
+        """A client goes away on purpose; `reason` names the kind of error, if one made it."""
         client = self.client_of(session)
         client.alive = client.ready = False
-        self._emit(Event("client_left", {"client": client.name}))
+        self._emit(Event("client_left", {"client": client.name, "reason": reason or None}))
         self.tick(now)
 
     def abort(self, detail: str) -> None:
@@ -221,8 +221,11 @@ class Coordinator:
             return "; ".join([text, *busy])
         pending, phase = self._pending(self.open), self.open
         text = f"{phase.key}: {len(phase.uploads)} of {len(phase.participants)} in"
+        gone = [name for name in phase.participants if name not in (*phase.uploads, *phase.failed, *pending)]
         if pending:
             text += f", waiting for {', '.join(pending)}"
+        if gone:
+            text += f", {', '.join(gone)} gone"
         return f"{text}, {max(0.0, phase.deadline - now):.0f} s to the deadline"
 
     # -- the machine ------------------------------------------------------------------------------
@@ -274,12 +277,19 @@ class Coordinator:
                 "cohort": list(self._cohort),
                 "phases": {},
             }
-            self._emit(
-                Event(
-                    "round_opened",
-                    {"round": self.round, "of": self.config.rounds, "cohort": list(self._cohort)},
-                )
-            )
+            opened: dict[str, Json] = {
+                "round": self.round,
+                "of": self.config.rounds,
+                "cohort": list(self._cohort),
+            }
+            self._emit(Event("round_opened", opened))
+            if len(ready) < self.config.min_clients:
+                few: dict[str, Json] = {
+                    "round": self.round,
+                    "ready": ready,
+                    "min_clients": self.config.min_clients,
+                }
+                self._emit(Event("fewer_clients", few))
         return True
 
     def _sample_cohort(self, ready: list[str]) -> tuple[str, ...]:
@@ -292,7 +302,8 @@ class Coordinator:
         # The cohort stays as sampled: a member that is away may be back before the deadline.
         asked = (plan.participants is Participants.EVERYONE and self._ready()) or list(self._cohort)
         key = PhaseKey(self.round, plan.phase)
-        self.open = OpenPhase(plan, key, tuple(asked), now, now + self.config.phase_deadline_s)
+        quorum = max(1, math.ceil(self.config.quorum * len(asked))) if plan.needs_quorum else 0
+        self.open = OpenPhase(plan, key, tuple(asked), quorum, now, now + self.config.phase_deadline_s)
         self._emit(Event("phase_opened", {**self._place(key), "participants": list(asked)}))
 
     def _pending(self, phase: OpenPhase) -> list[str]:
@@ -304,20 +315,19 @@ class Coordinator:
         ]
 
     def _close_if_due(self, phase: OpenPhase, now: float) -> bool:
-        quorum = (
-            max(1, math.ceil(self.config.quorum * len(phase.participants))) if phase.plan.needs_quorum else 0
-        )
-        enough = len(phase.uploads) >= quorum
+        enough = len(phase.uploads) >= phase.quorum
         # A silent client may come back before the deadline; one that reported failure will not.
         hopeless = all(name in phase.uploads or name in phase.failed for name in phase.participants)
         due = now >= phase.deadline
+        if not enough and not due and not self._pending(phase) and self._call_stand_ins(phase):
+            return True
         if enough and (due or not self._pending(phase)):
             self._close_phase(phase, now)
         elif not due and not hopeless:
             return False
         elif phase.plan.below_quorum is BelowQuorum.SKIP:
             self._method.discard(phase.uploads)
-            self._note_phase(phase, now, {"skipped": f"{len(phase.uploads)} uploads, quorum {quorum}"})
+            self._note_phase(phase, now, {"skipped": f"{len(phase.uploads)} uploads, quorum {phase.quorum}"})
         elif self.config.on_missed_quorum is MissedQuorum.EXTEND and not (phase.extended or hopeless):
             phase.extended, phase.deadline = True, now + self.config.phase_deadline_s
             self._emit(
@@ -327,8 +337,22 @@ class Coordinator:
             reasons = "".join(f"; {name}: {detail}" for name, detail in sorted(phase.failed.items()))
             when = " at the deadline" if due else ""
             self.abort(
-                f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {quorum}{reasons}"[:MAX_DETAIL]
+                f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {phase.quorum}{reasons}"[
+                    :MAX_DETAIL
+                ]
             )
+        return True
+
+    def _call_stand_ins(self, phase: OpenPhase) -> bool:
+        """Ask ready clients outside the cohort in place of participants that are gone; False if there are none."""
+        absent = [name for name in phase.participants if name not in phase.uploads]
+        stand_ins = [name for name in self._ready() if name not in phase.participants][: len(absent)]
+        if not stand_ins:
+            return False
+        phase.participants = tuple(sorted((*phase.participants, *stand_ins)))
+        self._emit(
+            Event("stand_ins_called", {**self._place(phase.key), "for": absent, "stand_ins": stand_ins})
+        )
         return True
 
     def _close_phase(self, phase: OpenPhase, now: float) -> None:

@@ -6,6 +6,7 @@ The coordinator starts ``python -m fkd_server.evaluation`` and imports nothing o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -88,7 +89,8 @@ class Evaluator:
                 answer = {}
             self._on_result(job.round, answer)
             job.model.unlink(missing_ok=True)
-        self._child.stdin.close()
+        with contextlib.suppress(OSError):
+            self._child.stdin.close()
         self._child.wait()
 
 

@@ -24,6 +24,8 @@ _OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # A client has a poll, a heartbeat and a transfer at work; more is a flood.
+    ("grpc.max_concurrent_streams", 16),
     ("grpc.server_handshake_timeout_ms", 10_000),
     # Two coordinators on one port would split the clients between them.
     ("grpc.so_reuseport", 0),

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,7 +80,29 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
     write_atomically(out / ANCHORS_FILE, encode(tensors, {CLASSES_KEY: json.dumps(anchor_shard.classes)}))
 
 
-def prepare_in_child(extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int) -> None:
+class Cancel:
+    """Ends a preparation from another thread."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._child: subprocess.Popen[str] | None = None
+
+    def ask(self) -> None:
+        """End the child, or let it end as soon as it starts."""
+        self._asked.set()
+        if self._child is not None:
+            self._child.terminate()
+
+    def watch(self, child: subprocess.Popen[str]) -> None:
+        """Name the child to end when asked."""
+        self._child = child
+        if self._asked.is_set():
+            child.terminate()
+
+
+def prepare_in_child(
+    extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int, cancel: Cancel
+) -> None:
     """Run :func:`prepare` in a process of its own, its log lines passing through.
 
     Raises:
@@ -98,6 +121,7 @@ def prepare_in_child(extractor: str, anchors: Path, public: Path, out: Path, see
         command += [f"--{name}", str(value)]
     failure = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        cancel.watch(child)
         assert child.stderr is not None
         for line in child.stderr:
             if "error: " in line:

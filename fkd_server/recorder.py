@@ -23,14 +23,18 @@ _ONLY_IN_RECORD = frozenset({"weights", "reliability", "samples", "student", "ph
 class Recorder:
     """Writes what happens; with an evaluator, a round's record waits for its accuracy."""
 
-    def __init__(self, folder: RunFolder, method: FkdRtm, evaluations: Path) -> None:
+    def __init__(self, run_id: str, folder: RunFolder, method: FkdRtm, evaluations: Path) -> None:
+        self.model_hash: str | None = None
+        """Of the model written last."""
         self.accuracy: dict[str, Json] = {}
         self.phase_seconds: dict[str, float] = {}
+        self._run_id = run_id
         self._folder = folder
         self._method = method
         self._evaluations = evaluations
         self._evaluator: Evaluator | None = None
         self._waiting: dict[int, Mapping[str, Json]] = {}
+        self._unwritten: list[Mapping[str, Json]] = []
         self._lock = threading.Lock()
         self._log = structlog.get_logger()
 
@@ -57,20 +61,46 @@ class Recorder:
     def _record_round(self, record: Mapping[str, Json]) -> None:
         round_number = record["round"]
         assert isinstance(round_number, int)
-        if self._evaluator is None:
-            self._folder.append_round(record)
-            return
+        phases = record["phases"]
+        assert isinstance(phases, Mapping)
         path = self._evaluations / f"round-{round_number}.safetensors"
-        write_atomically(path, encode_model(self._method.model()))
+        try:
+            if "votes" in phases:
+                # A run that is stopped later still leaves the model of its last vote.
+                self.model_hash = self._folder.write_model(
+                    self._method.model(), self._run_id, {}, round_number
+                )
+            if self._evaluator is not None:
+                write_atomically(path, encode_model(self._method.model()))
+        except OSError as error:
+            self._log.error("model_not_written", round=round_number, detail=str(error))
+        if self._evaluator is None or not path.exists():
+            self._append(record)
+            return
         with self._lock:
             self._waiting[round_number] = record
         self._evaluator.submit(EvaluationJob(round_number, path))
+
+    def _append(self, record: Mapping[str, Json]) -> None:
+        """Write a record, and those before it that a full disk refused."""
+        with self._lock:
+            self._unwritten.append(record)
+            try:
+                while self._unwritten:
+                    self._folder.append_round(self._unwritten[0])
+                    self._unwritten.pop(0)
+            except OSError as error:
+                self._log.error("record_not_written", waiting=len(self._unwritten), detail=str(error))
 
     def on_evaluated(self, round_number: int, accuracy: dict[str, Json]) -> None:
         """A round's accuracies are known."""
         with self._lock:
             record = self._waiting.pop(round_number)
-        self._folder.append_round({**record, "accuracy": accuracy})
+        phases = record["phases"]
+        assert isinstance(phases, Mapping)
+        if "votes" not in phases and self._method.config.correction:
+            accuracy = {name: value for name, value in accuracy.items() if name != "published"}
+        self._append({**record, "accuracy": accuracy})
         if accuracy:
             self.accuracy = accuracy
             shown = {name: round(value, 4) for name, value in accuracy.items() if isinstance(value, float)}

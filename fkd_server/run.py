@@ -9,13 +9,13 @@ from pathlib import Path
 
 from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
-from fkd_common.errors import DataError, UsageError
+from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.identifiers import new_run_id
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluator
 from fkd_server.federated_method import Json
 from fkd_server.fkd_rtm import FkdRtm
-from fkd_server.prepare import EXTRACTOR_FILE, load_prepared, prepare_in_child
+from fkd_server.prepare import EXTRACTOR_FILE, Cancel, load_prepared, prepare_in_child
 from fkd_server.recorder import Recorder
 from fkd_server.run_folder import RunFolder, bytes_per_client, process_usage
 from fkd_server.run_state import RunState
@@ -39,15 +39,27 @@ class Run:
     started: float
 
     def finish(self) -> Mapping[str, Json]:
-        """Wait for evaluations, write the model, the ledger and the summary; returns the summary."""
+        """Wait for evaluations, write the model, the ledger and the summary; returns the summary.
+
+        Raises:
+            FkdError: The disk does not take them.
+        """
         if self.evaluator is not None:
             self.evaluator.close()
-        self.write_ledger()
+        try:
+            return self._write_results()
+        except OSError as error:
+            raise FkdError(
+                f"the run's results cannot be written to {self.folder.path}: {error.strerror or error}"
+            ) from error
+
+    def _write_results(self) -> Mapping[str, Json]:
         completed = self.coordinator.state is RunState.COMPLETED
-        model_hash = None
+        model_hash = self.recorder.model_hash
         if completed:
             rounds, accuracy = self.config.rounds, self.recorder.accuracy
             model_hash = self.folder.write_model(self.method.model(), self.run_id, accuracy, rounds)
+        self.write_ledger()
         summary: dict[str, Json] = {
             "run_id": self.run_id,
             "state": self.coordinator.state.value,
@@ -65,6 +77,7 @@ class Run:
             "config_hash": self.config.sha256(),
         }
         self.folder.write_summary(summary)
+        self.folder.remove_working_folders()
         return summary
 
     def write_ledger(self) -> None:
@@ -72,8 +85,8 @@ class Run:
         self.folder.write_ledger(self.service.ledger)
 
 
-def assemble(settings: ServerSettings, cache: Path) -> Run:
-    """Prepare artifacts and wire up a run.
+def assemble(settings: ServerSettings, cache: Path, cancel: Cancel | None = None) -> Run:
+    """Prepare artifacts and wire up a run; `cancel` can end the preparation from another thread.
 
     Raises:
         DataError: Extractor, anchors or test set cannot be used.
@@ -85,14 +98,14 @@ def assemble(settings: ServerSettings, cache: Path) -> Run:
         raise UsageError(f"--test {settings.test}: no such shard folder")
     folder = RunFolder(settings.runs / run_id)
     try:
-        return _assemble(settings, config, run_id, folder, cache)
+        return _assemble(settings, config, run_id, folder, cache, cancel or Cancel())
     except BaseException:
         folder.remove()  # nothing ran: the name is free again
         raise
 
 
 def _assemble(
-    settings: ServerSettings, config: RunConfig, run_id: str, folder: RunFolder, cache: Path
+    settings: ServerSettings, config: RunConfig, run_id: str, folder: RunFolder, cache: Path, cancel: Cancel
 ) -> Run:
     blobs, uploads = BlobStore(folder.path / "blobs"), BlobStore(folder.path / "uploads")
     prepared = settings.prepared
@@ -102,13 +115,13 @@ def _assemble(
         public = settings.data_folder("public", settings.public)
         if settings.extractor == "pretrain":
             _shard_folder(public, "public")
-        prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads)
+        prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads, cancel)
     artifacts = load_prepared(prepared, blobs)
     folder.write_config(config, artifacts.classes)
     method = FkdRtm(
         config, artifacts.classes, artifacts.anchor_embeddings, artifacts.extractor.sha256, blobs, uploads
     )
-    recorder = Recorder(folder, method, folder.path / "evaluations")
+    recorder = Recorder(run_id, folder, method, folder.path / "evaluations")
     coordinator = Coordinator(config, method, recorder.on_event)
     identity = RunIdentity(
         run_id, artifacts.classes, {"extractor": artifacts.extractor, "anchors": artifacts.anchors}

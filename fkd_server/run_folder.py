@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import resource
 import shutil
 from collections.abc import Mapping
@@ -40,6 +42,11 @@ class RunFolder:
         """Remove the folder of a run that never started."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def remove_working_folders(self) -> None:
+        """Remove what a finished run has no use for: unfinished uploads and the like."""
+        for name in ("spool", "uploads", "evaluations"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+
     def write_config(self, config: RunConfig, classes: tuple[str, ...]) -> None:
         """The configuration the run was started with, as a file that ``--config`` takes."""
         text = f"# sha256 {config.sha256()}\n# classes: {', '.join(classes)}\n"
@@ -48,8 +55,15 @@ class RunFolder:
 
     def append_round(self, record: Mapping[str, Json]) -> None:
         """One line per round."""
-        with (self.path / "rounds.jsonl").open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        path = self.path / "rounds.jsonl"
+        length = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, length)
+            raise
 
     def write_ledger(self, ledger: Ledger) -> None:
         """Bytes by client, round, phase and direction."""

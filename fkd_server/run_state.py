@@ -92,6 +92,8 @@ class OpenPhase:
     plan: PhasePlan
     key: PhaseKey
     participants: tuple[str, ...]
+    quorum: int
+    """Uploads that close it, fixed when it opens: stand-ins do not raise the bar."""
     opened: float
     deadline: float
     extended: bool = False

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from google.protobuf.message import DecodeError, Message
 
 from fkd_common.artifacts import Artifact, BlobStore
@@ -38,6 +39,7 @@ from fkd_server.messages import (
     artifact_ref,
     finished,
     next_task_response,
+    printable,
     sha256_of,
     submission_digest,
     submit_response,
@@ -55,6 +57,10 @@ SUBMITS = {
 }
 
 TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments")
+
+
+SAY_DISK_S = 10.0
+"""A disk that keeps refusing is mentioned this often."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class CoordinatorService:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
         self._samples: dict[str, int] = {}
+        self._disk_complained = -SAY_DISK_S
 
     # -- entry points -----------------------------------------------------------------------------
 
@@ -152,9 +159,18 @@ class CoordinatorService:
         """Let time pass."""
         with self._lock:
             before = self._fingerprint()
-            self._coordinator.tick(self._clock())
+            self._advance()
             if self._fingerprint() != before:
                 self._notify()
+
+    def _advance(self) -> None:
+        """Let the state machine act; a disk that refuses is said so, and tried again at the next tick."""
+        try:
+            self._coordinator.tick(self._clock())
+        except OSError as error:
+            if self._clock() - self._disk_complained >= SAY_DISK_S:
+                self._disk_complained = self._clock()
+                structlog.get_logger().error("disk_refuses", detail=str(error), retrying=True)
 
     def abort(self, detail: str) -> None:
         """End the run; clients learn it at their next call."""
@@ -197,7 +213,7 @@ class CoordinatorService:
         if name == "NextTask":
             return self._next_task(request)
         if name == "Leave":
-            self._coordinator.leave(request.session, self._clock())
+            self._coordinator.leave(request.session, self._clock(), printable(request.reason, 100))
             return pb.LeaveResponse()
         key = PhaseKey(request.key.round, request.key.phase)
         if name == "Heartbeat":
@@ -212,7 +228,7 @@ class CoordinatorService:
         if name == "PutChunk":
             return self._put_chunk(request, key, call)
         if name == "ReportFailure":
-            self._coordinator.fail(request.session, key, request.detail[:MAX_DETAIL], self._clock())
+            self._coordinator.fail(request.session, key, printable(request.detail, MAX_DETAIL), self._clock())
             return pb.ReportFailureResponse()
         return self._submit(name, request, key, call)
 
@@ -243,7 +259,9 @@ class CoordinatorService:
         return next_task_response(answer, self._identity.run_id, self._coordinator.config.sha256())
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
-        self._coordinator.seen(request.session, self._clock(), request.activity[:100], request.progress)
+        self._coordinator.seen(
+            request.session, self._clock(), printable(request.activity, 100), request.progress
+        )
         closed = request.HasField("key") and not self._coordinator.is_open(key)
         over = self._coordinator.outcome()
         return pb.HeartbeatResponse(task_closed=closed, finished=finished(over) if over else None)

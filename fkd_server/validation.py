@@ -16,6 +16,8 @@ from fkd_common.tensors import Tensors, check_schema, max_blob_bytes
 from fkd_server.fkd_rtm import FkdRtm
 
 MAX_SAMPLES = 10**9
+MAX_WEIGHT = 1e6
+"""Largest magnitude of a student's weight or statistic: far above any trained one."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class UploadRules:
     def check_tensors(self, phase: int, tensors: Tensors, *, block_known: bool) -> None:
         """Names, shapes, dtypes, finiteness, and what the phase's values must satisfy."""
         check_schema(tensors, self.schema(phase, block_known=block_known))
+        if phase == types.PHASE_STUDENT:
+            self._check_student(tensors)
         if phase == types.PHASE_RESIDUALS:
             limit = self.config.residual_clip / self.config.residual_temperature * 1.5
             largest = float(np.abs(tensors["residuals"]).max(initial=0.0))
@@ -76,6 +80,18 @@ class UploadRules:
                     f"residual of magnitude {largest:.3g}; clipping allows at most {limit:.3g}",
                     reason="OUT_OF_RANGE",
                 )
+
+    def _check_student(self, tensors: Tensors) -> None:
+        """Values no training produces: they would turn everybody's outputs into NaN."""
+        for name, array in tensors.items():
+            largest = float(np.abs(array).max(initial=0))
+            if largest > MAX_WEIGHT and not name.endswith("num_batches_tracked"):
+                raise InvalidUploadError(
+                    f"tensor {name!r} has a value of magnitude {largest:.3g}; at most {MAX_WEIGHT:.0e} is accepted",
+                    reason="OUT_OF_RANGE",
+                )
+            if name.endswith(("running_var", "num_batches_tracked")) and array.min(initial=0) < 0:
+                raise InvalidUploadError(f"tensor {name!r} has a negative value", reason="OUT_OF_RANGE")
 
     def check_counts(
         self, num_samples: int, reliability: float, class_counts: Collection[int], phase: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -70,6 +71,8 @@ class NpzReader:
 
 def reason_of(error: Exception) -> str:
     """One line saying what an exception from outside means; its type where it says nothing."""
+    if type(error).__name__ == "UnidentifiedImageError":  # Pillow's text names a memory address
+        return "not a readable image"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
@@ -183,6 +186,16 @@ def checked_classes(names: Iterable[object], where: str) -> tuple[str, ...]:
     return classes
 
 
+def _advice(unknown: Sequence[str], classes: Sequence[str]) -> str:
+    """What to do about class names nobody knows."""
+    by_folded = {name.casefold(): name for name in classes}
+    for name in unknown:
+        near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
+        if near:
+            return f"rename {name!r} to {by_folded[near[0]]!r}, or take it out of the data"
+    return "take it out of the data, or rename it to a known class"
+
+
 def map_labels(
     labels: NDArray[np.int64], own: Sequence[str], classes: Sequence[str], where: str
 ) -> NDArray[np.int64]:
@@ -204,7 +217,8 @@ def map_labels(
     if unknown:
         raise DataError(
             f"{where}: unknown class {', '.join(map(repr, unknown))}; "
-            f"the data has {', '.join(own)}, the known classes are {', '.join(classes)}"
+            f"the data has {', '.join(own)}, the known classes are {', '.join(classes)}: "
+            f"{_advice(unknown, classes)}"
         )
     position = {name: index for index, name in enumerate(classes)}
     return np.array([position[name] for name in own], dtype=np.int64)[labels]

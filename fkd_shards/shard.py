@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,6 @@ IMAGES_FILE, LABELS_FILE, SHARD_FILE, MANIFEST_FILE = (
     "manifest.json",
 )
 DATA_ENVIRONMENT, DATA_FOLDER = "FKD_DATA", "shards"
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def open_data(
         spec: Path or name.
         classes: Class names of the run, in global order; the data may lack some but not add any.
         image_size: Edge in pixels to which images of a class folder are resized and cropped.
-        max_bad: Share of unusable images accepted; each one is logged.
+        max_bad: Share of unusable images accepted; they are listed in the result.
 
     Raises:
         DataError: Nothing is there, it is empty or unlabelled, has unknown classes or too many bad images.
@@ -181,6 +178,15 @@ def open_data(
         return replace(shard, classes=classes)
     labels = map_labels(shard.labels, shard.classes, classes, str(path))
     return replace(shard, labels=labels, classes=classes, sha256=content_sha256(shard.images, labels))
+
+
+def check_exists(spec: str) -> None:
+    """Refuse a path or name that leads nowhere, before anything else is done.
+
+    Raises:
+        DataError: Saying where it was looked for.
+    """
+    _located(spec)
 
 
 def _located(spec: str) -> Path:
@@ -214,8 +220,6 @@ def _read_unprepared(path: Path, classes: tuple[str, ...], image_size: int, max_
         raise DataError(f"{path} has no samples: a shard needs at least one")
     loaded = source.train.pictures.load(np.arange(total), size)
     refuse_if_too_many(loaded.bad, total, max_bad, str(path))
-    for image in loaded.bad:
-        _LOG.warning("image left out: %s", image)
     labels = source.train.labels[loaded.kept]
     sha256 = content_sha256(loaded.images, labels)
     return Shard(path.name, loaded.images, labels, source.classes, sha256, loaded.bad)

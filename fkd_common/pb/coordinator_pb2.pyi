@@ -244,10 +244,12 @@ class ReportFailureResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("session",)
+    __slots__ = ("session", "reason")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     session: bytes
-    def __init__(self, session: _Optional[bytes] = ...) -> None: ...
+    reason: str
+    def __init__(self, session: _Optional[bytes] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaveResponse(_message.Message):
     __slots__ = ()

@@ -54,7 +54,7 @@ def test_a_client_told_to_stop_leaves_with_exit_code_0_and_the_run_goes_on(
 
     leaver.signal(signal.SIGTERM)
     assert leaver.end() == ExitCode.OK
-    assert leaver.said == ["fkd-client: stopped on request; the run goes on without this client"]
+    assert leaver.said == ["fkd-client: stopped on request; a run at work goes on without this client"]
     left = server.wait_for("client_left")
     assert left["client"] == "b"
     server.wait_for("round_closed", of_a_alone, since=server.events.index(left))
@@ -103,3 +103,20 @@ def of_a_alone(event: Event) -> bool:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+def test_a_server_stopped_while_it_prepares_ends_at_once_and_leaves_nothing(
+    world: World, launch: Launcher, tmp_path: Path
+) -> None:
+    """Scenario 42."""
+    shards = world.folder / "digits"
+    server = launch.start(
+        "server",
+        ["fkd_server.cli", "--extractor", "pretrain", "--public", str(shards / "test"), "--anchors",
+         str(shards / "anchors"), "--port", "0", "--runs", str(tmp_path / "run"), "--log-format", "json"],
+    )  # fmt: skip
+    server.wait_for("preparing")
+    server.signal(signal.SIGTERM)
+    assert server.end(within_s=15.0) == ExitCode.OK
+    assert "Traceback" not in server.stderr
+    assert list((tmp_path / "run").iterdir()) == []

@@ -197,10 +197,6 @@ def gathering(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         launch.stop()
 
 
-def missing(world: World, folder: Path) -> Path:
-    return folder / "nowhere"
-
-
 def empty_folder(world: World, folder: Path) -> Path:
     (folder / "empty").mkdir()
     return folder / "empty"
@@ -232,7 +228,6 @@ def too_many_corrupt_images(world: World, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (missing, "nowhere"),
         (empty_folder, "empty"),
         (no_samples, "no samples"),
         (unlabelled, LABELS_FILE),
@@ -253,7 +248,16 @@ def test_data_that_cannot_be_used_ends_with_exit_code_3(
     since = gathering.now()
     assert client_main([*arguments, "--name", "site", "--runs", str(tmp_path)]) == ExitCode.DATA
     assert named in the_sentence(capsys)
-    gathering.wait_for("client_left", since=since)
+    assert gathering.wait_for("client_left", since=since)["reason"] == "BAD_DATA"
+
+
+def test_data_that_is_not_there_is_refused_before_the_coordinator_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scenario 38: a typo does not cost the patience of waiting for a coordinator."""
+    arguments = ["--data", str(tmp_path / "nowhere"), "--server", "127.0.0.1:1", "--patience-s", "100"]
+    assert client_main(arguments) == ExitCode.DATA
+    assert "nowhere" in the_sentence(capsys)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "anchors"])
@@ -289,3 +293,20 @@ def the_sentence(capsys: pytest.CaptureFixture[str]) -> str:
     assert len(lines) == 1, lines
     assert ": error: " in lines[0]
     return lines[0]
+
+
+@pytest.mark.parametrize("flag", ["--runs", "--cache", "--artifacts"])
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
+    flag: str, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    places = {
+        "--runs": tmp_path / "runs",
+        "--cache": tmp_path / "cache",
+        "--artifacts": tmp_path / "artifacts",
+    }
+    places[flag] = tmp_path / "file" / "inside"
+    flags = [word for name, folder in places.items() for word in (name, str(folder))]
+    data = str(world.sites / "a")
+    assert client_main(["--data", data, "--server", "127.0.0.1:1", *flags]) == ExitCode.USAGE
+    assert flag in the_sentence(capsys)

@@ -187,3 +187,28 @@ def test_when_nobody_is_left_to_answer_the_deadline_is_not_waited_for() -> None:
     assert run.poll("a", now=1.0) == RunOver(
         completed=False, detail="round 1, student: 1 uploads, quorum 2; b: loss is not finite"
     )
+
+
+def test_stand_ins_are_asked_when_a_whole_cohort_is_gone() -> None:
+    """Scenario 9: one live client outside the cohort is enough for the round to go on."""
+    run = Run(quorum=1.0, clients_per_round=0.5, min_clients=2)
+    run.join("a", "b")
+    phase = run.coordinator.open
+    assert phase is not None
+    (gone,) = phase.participants
+    (other,) = {"a", "b"} - {gone}
+    run.coordinator.leave(gone.encode(), 1.0)
+    (event,) = run.named("stand_ins_called")
+    assert event["stand_ins"] == [other]
+    assert f"waiting for {other}, {gone} gone" in run.coordinator.waiting_for(1.0)
+    run.submit(other, now=2.0)
+    assert run.coordinator.state is RunState.COMPLETED
+
+
+def test_rounds_with_fewer_clients_than_the_run_started_with_are_said_so() -> None:
+    run = Run(min_clients=2, rounds=2, quorum=0.5)
+    run.join("a", "b")
+    run.submit("a", now=1.0)
+    run.coordinator.leave(b"b", 2.0)
+    (event,) = run.named("fewer_clients")
+    assert event == {"round": 2, "ready": ["a"], "min_clients": 2}

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from fkd_common.errors import UnreachableError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.tensors import encode
 from fkd_server.run_state import RunState
@@ -174,3 +176,20 @@ def test_a_damaged_upload_on_disk_aborts_the_run_rather_than_blame_the_last_clie
     assert not b.submit_student(1, filled(run.method, 2.0)).duplicate
     assert run.coordinator.state is RunState.ABORTED
     assert "is damaged" in run.coordinator.detail
+
+
+def test_a_disk_that_refuses_while_a_phase_closes_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """Scenario 28: it recovers without a restart."""
+    run = tiny_run(tmp_path)
+    a, b = two_sites(run)
+    a.submit_student(1, filled(run.method, 1.0))
+    away = run.blobs.with_name("away")
+    run.blobs.rename(away)
+    with pytest.raises(UnreachableError, match="disk"):
+        b.submit_student(1, filled(run.method, 3.0))
+    run.service.tick()
+    assert run.coordinator.open is not None
+    away.rename(run.blobs)
+    run.service.tick()
+    assert run.coordinator.state is RunState.COMPLETED
+    assert b.submit_student(1, filled(run.method, 3.0)).duplicate

@@ -17,11 +17,13 @@ from fkd_common.errors import DataError, UsageError
 from fkd_common.model_file import decode_model
 from fkd_common.tensors import encode
 from fkd_server.prepare import ANCHORS_FILE, CLASSES_KEY, EXTRACTOR_FILE
+from fkd_server.recorder import Recorder
 from fkd_server.run import Run, assemble
 from fkd_server.run_folder import RunFolder
+from fkd_server.run_state import Event
 from fkd_server.settings import ServerSettings
 
-from .tiny import ANCHORS, CLASSES, Site, filled, tiny_config
+from .tiny import ANCHORS, CLASSES, Site, filled, tiny_config, tiny_run
 
 
 @pytest.fixture
@@ -179,3 +181,17 @@ def test_a_folder_that_was_not_prepared_is_refused_by_name(prepared: Path, chang
     change(prepared)
     with pytest.raises(DataError, match=r"prepare|expected at least 2"):
         assemble(settings(prepared), prepared.parent / "cache")
+
+
+def test_records_a_full_disk_refused_are_written_with_the_next_one(tmp_path: Path) -> None:
+    """Scenario 28."""
+    run = tiny_run(tmp_path / "method")
+    folder = RunFolder(tmp_path / "run")
+    recorder = Recorder("r", folder, run.method, tmp_path / "evaluations")
+    away = tmp_path / "away"
+    folder.path.rename(away)
+    recorder.on_event(Event("round_closed", {"round": 1, "phases": {}}))
+    away.rename(folder.path)
+    recorder.on_event(Event("round_closed", {"round": 2, "phases": {}}))
+    lines = (folder.path / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2]

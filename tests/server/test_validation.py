@@ -153,3 +153,16 @@ def test_more_correct_answers_than_questions_are_refused() -> None:
         rules().check_votes({"student": 11}, 10, ["student"])
     with pytest.raises(InvalidUploadError):
         rules().check_votes({"student": 1}, MAX_SAMPLES + 1, ["student"])
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("layers.0.norm.running_var", -5.0), ("layers.0.norm.num_batches_tracked", -1), ("output.weight", 1e30)],
+)
+def test_values_no_training_produces_are_refused(name: str, value: float) -> None:
+    """Scenario 12: a negative variance would turn every honest client's outputs into NaN."""
+    schema = rules(norm="batch").schema(STUDENT, block_known=False)
+    student: Tensors = {key: np.ones(spec.shape, dtype=spec.dtype) for key, spec in schema.items()}
+    rules(norm="batch").check_tensors(STUDENT, student, block_known=False)
+    student[name] = np.full_like(student[name], value)
+    assert name in str(refused(STUDENT, student, norm="batch"))
