@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -127,6 +129,7 @@ class _Parser(argparse.ArgumentParser):
             formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
             allow_abbrev=False,
         )
+        self.add_argument("--version", action="version", version=f"{program} {version('fkd')}")
 
     def error(self, message: str) -> NoReturn:
         raise SettingsError(message)
@@ -134,5 +137,27 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         for action in self._actions:
             if isinstance(action.metavar, str):
-                action.metavar = action.metavar.lower()
+                action.metavar = _as_typed(action.metavar)
+            action.help = _plain_default(action.help or "")
         return super().format_help()
+
+
+def _as_typed(metavar: str) -> str:
+    """`tuple[int,...]` and `{EXTEND,ABORT}` as a person types them: `int,int,...` and `{extend,abort}`."""
+    listed = re.fullmatch(r"tuple\[(.+),\.\.\.\]", metavar)
+    return f"{listed[1]},...".lower() if listed else metavar.lower()
+
+
+def _plain_default(text: str) -> str:
+    """A flag's explanation with its default as it would be typed, or without one that says nothing."""
+    text = re.sub(r" \(default(: None| factory: \w+)\)$", "", text)
+    text = re.sub(r"<[\w.]+: '([^']*)'>", r"\1", text)
+    found = re.search(r" \(default: (.*)\)$", text)
+    if found is None:
+        return text
+    value = found[1]
+    if re.fullmatch(r"[A-Z_]+", value):  # an enumeration's name
+        value = value.lower()
+    elif re.fullmatch(r"\(.*\)", value):
+        value = ",".join(part.strip() for part in value.strip("()").split(",") if part.strip())
+    return f"{text[: found.start()]} (default: {value})"

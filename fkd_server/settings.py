@@ -13,7 +13,10 @@ from fkd_common.settings import ProgramSettings
 
 
 class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their model_config merges
-    """Settings of the coordinator: flag > environment (FKD_...) > file > default."""
+    """Settings of the coordinator: flag > environment (FKD_...) > file > default.
+
+    `fkd-server prepare --help` explains how to prepare a run on a machine that has torch.
+    """
 
     port: int = Field(50051, ge=0, le=65535)
     """Port to listen on (0: a free one, printed)."""

@@ -145,3 +145,13 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("# nothing\n")
     assert load("--config", str(path)).rounds == 100
+
+
+def test_help_shows_values_as_a_person_types_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load_settings(ServerSettings, "fkd-server", ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "{extend,abort}" in text
+    assert "(default: anchors,moments)" in text
+    assert "(default: None)" not in text
+    assert "Correction." not in text
