@@ -54,6 +54,7 @@ bench-cifar10-mild: $(VENV)/.installed-bench
 
 # The same seed as processes and within one process: the model hashes must be equal.
 bench-transports: $(VENV)/.installed-bench
+	mkdir -p bench
 	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seed 0 --transport process --json $(BENCH_FLAGS) | tail -n 1 > bench/process.json
 	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seed 0 --transport inprocess --json $(BENCH_FLAGS) | tail -n 1 > bench/inprocess.json
 	$(PY) -c "import json; a, b = (json.load(open(f'bench/{t}.json'))['model_hash'] for t in ('process', 'inprocess')); print(a, b, 'equal' if a == b else 'DIFFERENT'); raise SystemExit(a != b)"

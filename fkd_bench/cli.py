@@ -72,7 +72,7 @@ def _run(arguments: list[str]) -> int:
 def _embedding(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="fkd-bench embedding", description=measure_embedding.__doc__)
     parser.add_argument("--data", type=Path, required=True, help="shard folder")
-    parser.add_argument("--extractor", type=Path, required=True, help=".safetensors file with its JSON")
+    parser.add_argument("--extractor", required=True, help="resnet18, or a .safetensors file with its JSON")
     parser.add_argument("--images", type=int, default=2048, help="how many images")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
@@ -95,13 +95,12 @@ def measure_embedding(given: argparse.Namespace) -> dict[str, float]:
     import numpy as np
 
     from fkd_client.embedding import measure_embedding_throughput
-    from fkd_client.extractor import load_extractor
+    from fkd_client.extractor import extractor_artifact, load_extractor
     from fkd_client.threads import limit_threads
-    from fkd_common.extractor_artifact import build_extractor_artifact
     from fkd_shards.shard import read_shard
 
     limit_threads(given.threads)
-    extractor = load_extractor(build_extractor_artifact(given.extractor)).to(given.device)
+    extractor = load_extractor(extractor_artifact(given.extractor)).to(given.device)
     images = np.asarray(read_shard(given.data).images[: given.images])
     return measure_embedding_throughput(extractor, images, given.device, batch_size=given.batch)
 

@@ -18,7 +18,13 @@ from torchvision.models import ResNet18_Weights, resnet18
 
 from fkd_common.config import FinetuneScope
 from fkd_common.errors import DataError
-from fkd_common.extractor_artifact import SPEC_KEY, ExtractorSpec, read_extractor_spec, split_safetensors
+from fkd_common.extractor_artifact import (
+    SPEC_KEY,
+    ExtractorSpec,
+    build_extractor_artifact,
+    read_extractor_spec,
+    split_safetensors,
+)
 
 __all__ = [
     "EMBEDDING_DIM",
@@ -140,6 +146,15 @@ def dump_extractor(trunk: dict[str, Tensor], spec: ExtractorSpec) -> bytes:
     return save_tensors(tensors, metadata={SPEC_KEY: spec.to_json()})
 
 
+def extractor_artifact(extractor: str) -> bytes:
+    """The artifact of what a person names: ``resnet18`` (ImageNet weights) or a .safetensors file.
+
+    Raises:
+        DataError: the weights cannot be had or read.
+    """
+    return imagenet_extractor_artifact() if extractor == "resnet18" else build_extractor_artifact(extractor)
+
+
 def imagenet_extractor_artifact() -> bytes:
     """The artifact of torchvision's ImageNet ResNet18, 224 px; downloads the weights unless torch has them cached.
 
@@ -148,7 +163,7 @@ def imagenet_extractor_artifact() -> bytes:
     """
     weights = ResNet18_Weights.IMAGENET1K_V1
     try:
-        state = weights.get_state_dict(progress=False, check_hash=True)
+        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # urllib, OSError and RuntimeError (hash) all mean: not to be had here
         raise DataError(
             f"the ImageNet weights cannot be downloaded ({type(error).__name__}: {error}): "

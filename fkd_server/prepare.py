@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from fkd_common.artifacts import Artifact, BlobStore, write_atomically
 from fkd_common.errors import DataError, ExitCode, FkdError
-from fkd_common.extractor_artifact import build_extractor_artifact
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
 
 CLASSES_KEY = "fkd.classes"
@@ -49,7 +48,7 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
 
     limit_threads(threads)
     from fkd_client.embedding import embed
-    from fkd_client.extractor import imagenet_extractor_artifact, load_extractor
+    from fkd_client.extractor import extractor_artifact, load_extractor
     from fkd_client.pretrain import pretrain_extractor
     from fkd_shards.shard import read_shard
 
@@ -61,9 +60,7 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
     def progress(fraction: float, activity: str) -> None:
         log.info("preparing", activity=activity, percent=round(100 * fraction))
 
-    if extractor == "resnet18":
-        blob = imagenet_extractor_artifact()
-    elif extractor == "pretrain":
+    if extractor == "pretrain":
         shard = read_shard(public)
         if shard.labels is None:
             raise DataError(
@@ -71,7 +68,7 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
             )
         blob = pretrain_extractor(np.asarray(shard.images), shard.labels, seed=seed, progress=progress)
     else:
-        blob = build_extractor_artifact(Path(extractor), None)
+        blob = extractor_artifact(extractor)
     images = np.asarray(anchor_shard.images)
     embeddings = embed(load_extractor(blob), images, device="cpu")
     out.mkdir(parents=True, exist_ok=True)
