@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from fkd_common.errors import ExitCode, FkdError, UsageError
+from fkd_common.errors import ExitCode, FkdError, UsageError, missing_package
 from fkd_common.settings import load_settings
 
 _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--transport process|inprocess] ...
@@ -33,6 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     except FkdError as error:
         print(f"fkd-bench: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        print(f"fkd-bench: error: {missing_package(error, 'bench')}", file=sys.stderr)
+        return ExitCode.USAGE
     except KeyboardInterrupt:
         print("fkd-bench: stopped on request", file=sys.stderr)
         return ExitCode.FAILURE

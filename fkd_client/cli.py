@@ -10,7 +10,14 @@ from types import FrameType
 
 from fkd_client.settings import ClientSettings
 from fkd_client.threads import limit_threads
-from fkd_common.errors import ExitCode, FkdError, InvalidUploadError, UnreachableError, UsageError
+from fkd_common.errors import (
+    ExitCode,
+    FkdError,
+    InvalidUploadError,
+    UnreachableError,
+    UsageError,
+    missing_package,
+)
 from fkd_common.identifiers import check_client_name
 from fkd_common.logs import configure_logs
 from fkd_common.settings import load_settings
@@ -31,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     except FkdError as error:
         print(f"fkd-client: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        print(f"fkd-client: error: {missing_package(error, 'client')}", file=sys.stderr)
+        return ExitCode.USAGE
     except OSError as error:
         print(
             f"fkd-client: error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from fkd_common.addresses import is_loopback
-from fkd_common.errors import ExitCode, FkdError, UsageError
+from fkd_common.errors import ExitCode, FkdError, UsageError, missing_package
 from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.places import cache_folder
 from fkd_common.settings import load_settings
@@ -46,6 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     except FkdError as error:
         print(f"fkd-server: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        print(f"fkd-server: error: {missing_package(error, 'client')}", file=sys.stderr)
+        return ExitCode.USAGE
     except OSError as error:
         print(
             f"fkd-server: error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr

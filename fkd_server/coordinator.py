@@ -177,7 +177,7 @@ class Coordinator:
         """End the run without a result."""
         if not self.over:
             self.state, self.detail, self.open = RunState.ABORTED, detail, None
-            self._emit(Event("run_aborted", {"round": self.round, "detail": detail}))
+            self._emit(Event("run_aborted", {"round": max(0, self.round), "detail": detail}))
 
     def tick(self, now: float) -> None:
         """Let time pass: notice silent clients, close phases, open rounds."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fkd_common.errors import ExitCode
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,3 +65,17 @@ def test_nothing_unpickles(package: str) -> None:
 )
 def test_the_scan_would_notice(source: str) -> None:
     assert unsafe_names(source)
+
+
+@pytest.mark.parametrize(
+    "module, arguments", [("fkd_client.cli", ["--data", "x"]), ("fkd_bench.cli", ["run", "--data", "digits"])]
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(module: str, arguments: list[str]) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['PIL'] = None; "
+        f"from {module} import main; sys.exit(main({arguments!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.USAGE
+    assert "is not installed here: pip install 'fkd[" in done.stderr
+    assert "Traceback" not in done.stderr
