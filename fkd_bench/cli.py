@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from fkd_common.errors import ExitCode, FkdError, UsageError, missing_package
+from fkd_common.errors import ExitCode, UsageError
+from fkd_common.program import run_program
 from fkd_common.settings import load_settings
 
 _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--transport process|inprocess] ...
@@ -21,24 +22,22 @@ embedding  embedding throughput against a bare forward loop, measured side by si
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    commands = {"run": _run, "embedding": _embedding}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         return ExitCode.OK if arguments else ExitCode.USAGE
     try:
-        command = commands.get(arguments[0])
-        if command is None:
-            raise UsageError(f"unknown command {arguments[0]!r}: expected {' or '.join(commands)}")
-        return command(arguments[1:])
-    except FkdError as error:
-        print(f"fkd-bench: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except ModuleNotFoundError as error:
-        print(f"fkd-bench: error: {missing_package(error, 'bench')}", file=sys.stderr)
-        return ExitCode.USAGE
+        return run_program("fkd-bench", "bench", lambda: _main(arguments))
     except KeyboardInterrupt:
         print("fkd-bench: stopped on request", file=sys.stderr)
         return ExitCode.FAILURE
+
+
+def _main(arguments: list[str]) -> int:
+    commands = {"run": _run, "embedding": _embedding}
+    command = commands.get(arguments[0])
+    if command is None:
+        raise UsageError(f"unknown command {arguments[0]!r}: expected {' or '.join(commands)}")
+    return command(arguments[1:])
 
 
 def _run(arguments: list[str]) -> int:

@@ -16,10 +16,10 @@ from fkd_common.errors import (
     InvalidUploadError,
     UnreachableError,
     UsageError,
-    missing_package,
 )
 from fkd_common.identifiers import check_client_name
 from fkd_common.logs import configure_logs
+from fkd_common.program import run_program
 from fkd_common.settings import load_settings
 
 
@@ -29,23 +29,16 @@ class _StoppedError(BaseException):
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    try:
-        settings = load_settings(ClientSettings, "fkd-client", sys.argv[1:] if argv is None else argv)
-        if settings.print_config:
-            print(settings.to_yaml(), end="")
-            return ExitCode.OK
-        return _run(settings)
-    except FkdError as error:
-        print(f"fkd-client: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except ModuleNotFoundError as error:
-        print(f"fkd-client: error: {missing_package(error, 'client')}", file=sys.stderr)
-        return ExitCode.USAGE
-    except OSError as error:
-        print(
-            f"fkd-client: error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr
-        )
-        return ExitCode.FAILURE
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_program("fkd-client", "client", lambda: _main(arguments))
+
+
+def _main(arguments: list[str]) -> int:
+    settings = load_settings(ClientSettings, "fkd-client", arguments)
+    if settings.print_config:
+        print(settings.to_yaml(), end="")
+        return ExitCode.OK
+    return _run(settings)
 
 
 def _run(settings: ClientSettings) -> int:

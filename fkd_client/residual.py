@@ -6,6 +6,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_client.boosting import BoosterParameters, common_parameters
 from fkd_client.progress import Progress, silent
 from fkd_common.config import RunConfig
 
@@ -20,20 +21,12 @@ class ResidualLearners:
     def __init__(self, h: NDArray[np.float32], config: RunConfig, *, threads: int, seed: int) -> None:
         """Bin (n, d) embeddings."""
         self._trees = config.residual_trees
-        self._parameters: dict[str, int | float | bool | str] = {
+        self._parameters: BoosterParameters = {
             "objective": "regression",
             "learning_rate": config.residual_lr,
             "max_depth": config.residual_depth,
             "num_leaves": 2 ** min(config.residual_depth, 17),  # LightGBM takes no more
-            "max_bin": config.max_bin,
-            "feature_fraction": config.teacher_feature_fraction,
-            "min_data_in_leaf": config.teacher_min_leaf,
-            "feature_pre_filter": False,  # a tiny shard would otherwise lose every feature at binning
-            "force_col_wise": True,
-            "deterministic": True,
-            "num_threads": threads,
-            "seed": seed,
-            "verbosity": -1,
+            **common_parameters(config, threads, seed),
         }
         self._dataset = lgb.Dataset(
             h, label=np.zeros(len(h), np.float32), params=dict(self._parameters), free_raw_data=False

@@ -12,6 +12,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_client.boosting import BoosterParameters, common_parameters
 from fkd_client.progress import Progress, part_of, silent
 from fkd_client.split import stratified_folds
 from fkd_common.config import KdTargets, Reliability, RunConfig
@@ -19,8 +20,6 @@ from fkd_common.errors import DataError
 from fkd_common.method.calibration import Calibration, expand_to_global, fit_calibration
 from fkd_common.method.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from fkd_common.method.probabilities import softmax
-
-BoosterParameters = dict[str, int | float | bool | str]
 
 
 @dataclass(frozen=True)
@@ -198,15 +197,7 @@ def _parameters(config: RunConfig, num_local: int, threads: int, seed: int) -> B
         "learning_rate": config.teacher_lr,
         "max_depth": config.teacher_depth,
         "num_leaves": config.teacher_leaves,
-        "min_data_in_leaf": config.teacher_min_leaf,
-        "feature_fraction": config.teacher_feature_fraction,
-        "max_bin": config.max_bin,
-        "feature_pre_filter": False,  # a tiny shard would otherwise lose every feature at binning
-        "force_col_wise": True,
-        "deterministic": True,
-        "num_threads": threads,
-        "seed": seed,
-        "verbosity": -1,
+        **common_parameters(config, threads, seed),
     }
 
 

@@ -8,8 +8,8 @@ import os
 def limit_threads(threads: int) -> None:
     """Keep torch and OpenMP to this many threads (0: all cores) that sleep while they wait.
 
-    OpenMP threads spin by default, so that several processes on the same cores run four times slower than they
-    need to. BLAS stays at one thread: its limit is the process's and a sum's last bits depend on it, so that
+    OpenMP threads spin by default, so that several processes on the same cores slow each other down several
+    times over. BLAS stays at one thread: its limit is the process's and a sum's last bits depend on it, so that
     clients simulated as threads would disturb each other's results.
     """
     threads = threads or os.cpu_count() or 1

@@ -130,10 +130,3 @@ class PortInUseError(FkdError):
 
     exit_code = ExitCode.PORT_IN_USE
     reason = "PORT_IN_USE"
-
-
-def missing_package(error: ModuleNotFoundError, extra: str) -> str:
-    """What to do about a package that is not installed; a missing module of our own is a bug and raised again."""
-    if error.name is None or error.name.startswith("fkd_"):
-        raise error
-    return f"{error.name} is not installed here: pip install 'fkd[{extra}]'"

@@ -13,9 +13,10 @@ from pathlib import Path
 import structlog
 
 from fkd_common.addresses import is_loopback
-from fkd_common.errors import ExitCode, FkdError, UsageError, missing_package
+from fkd_common.errors import ExitCode, FkdError, UsageError
 from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.places import cache_folder
+from fkd_common.program import run_program
 from fkd_common.settings import load_settings
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.memory import return_large_buffers
@@ -32,28 +33,20 @@ STOP_GRACE_S = 5.0
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    try:
-        if arguments[:1] == ["prepare"]:
-            return _prepare(arguments[1:])
-        settings = load_settings(ServerSettings, "fkd-server", arguments)
-        if settings.print_config:
-            print(settings.to_yaml(), end="")
-            return ExitCode.OK
-        _check_plain_text(settings.host, settings.insecure)
-        configure_logs(settings.log_format)
-        return_large_buffers()
-        return asyncio.run(_serve(settings))
-    except FkdError as error:
-        print(f"fkd-server: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except ModuleNotFoundError as error:
-        print(f"fkd-server: error: {missing_package(error, 'client')}", file=sys.stderr)
-        return ExitCode.USAGE
-    except OSError as error:
-        print(
-            f"fkd-server: error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr
-        )
-        return ExitCode.FAILURE
+    return run_program("fkd-server", "client", lambda: _main(arguments))
+
+
+def _main(arguments: list[str]) -> int:
+    if arguments[:1] == ["prepare"]:
+        return _prepare(arguments[1:])
+    settings = load_settings(ServerSettings, "fkd-server", arguments)
+    if settings.print_config:
+        print(settings.to_yaml(), end="")
+        return ExitCode.OK
+    _check_plain_text(settings.host, settings.insecure)
+    configure_logs(settings.log_format)
+    return_large_buffers()
+    return asyncio.run(_serve(settings))
 
 
 def _prepare(arguments: list[str]) -> int:
@@ -120,7 +113,7 @@ async def _serve(settings: ServerSettings) -> int:
             accuracy=run.recorder.accuracy.get("published"),
             model=summary["model_hash"] or "none: no vote had been held",
         )
-        await _dismiss(run, stop, settings)
+        await _dismiss(run, server, stop, settings)
     finally:
         if run.evaluator is not None:
             run.evaluator.kill()
@@ -161,13 +154,13 @@ async def _drive(run: Run, server: GrpcServer, stop: asyncio.Event) -> None:
         await _sleep_unless(stop, TICK_S)
 
 
-async def _dismiss(run: Run, stop: asyncio.Event, settings: ServerSettings) -> None:
+async def _dismiss(run: Run, server: GrpcServer, stop: asyncio.Event, settings: ServerSettings) -> None:
     """Keep answering until every client has learnt that the run is over."""
     limit = STOP_GRACE_S if stop.is_set() else settings.linger_s
     until = time.monotonic() + limit
     while not run.service.everyone_left() and time.monotonic() < until:
         await asyncio.sleep(0.1)
-        run.service.tick()
+        await server.tick()
     if settings.serve and not stop.is_set():
         structlog.get_logger().info("staying", until="SIGTERM or Ctrl-C")
         await stop.wait()

@@ -14,8 +14,7 @@ def return_large_buffers() -> None:
     """Give buffers of 128 KiB and more back to the system when they are freed.
 
     glibc raises its threshold each time a larger buffer is freed, so that after a few rounds of megabyte-sized
-    chunks and uploads everything stays in the heap: measured with ten clients, 185 MB instead of 134 MB at the
-    peak and 138 MB instead of 99 MB afterwards. Does nothing where there is no glibc.
+    chunks and uploads everything would stay in the heap. Does nothing where there is no glibc.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -70,7 +70,7 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
     else:
         blob = extractor_artifact(extractor)
     images = np.asarray(anchor_shard.images)
-    embeddings = embed(load_extractor(blob), images, device="cpu")
+    embeddings = embed(load_extractor(blob), images, device="cpu", progress=progress)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / EXTRACTOR_FILE, blob)
     tensors: Tensors = {"images": images, "embeddings": embeddings.astype(np.float32)}

@@ -65,13 +65,8 @@ class Recorder:
         assert isinstance(phases, Mapping)
         path = self._evaluations / f"round-{round_number}.safetensors"
         try:
-            if "votes" in phases:
-                # A run that is stopped later still leaves the model of its last vote.
-                self.model_hash = self._folder.write_model(
-                    self._method.model(), self._run_id, {}, round_number
-                )
-            if self._evaluator is not None:
-                write_atomically(path, encode_model(self._method.model()))
+            if "votes" in phases or self._evaluator is not None:
+                self._write_models(round_number, voted="votes" in phases, evaluated=path)
         except OSError as error:
             self._log.error("model_not_written", round=round_number, detail=str(error))
         if self._evaluator is None or not path.exists():
@@ -80,6 +75,14 @@ class Recorder:
         with self._lock:
             self._waiting[round_number] = record
         self._evaluator.submit(EvaluationJob(round_number, path))
+
+    def _write_models(self, round_number: int, *, voted: bool, evaluated: Path) -> None:
+        model = self._method.model()
+        if voted:
+            # A run that is stopped later still leaves the model of its last vote.
+            self.model_hash = self._folder.write_model(model, self._run_id, {}, round_number)
+        if self._evaluator is not None:
+            write_atomically(evaluated, encode_model(model))
 
     def _append(self, record: Mapping[str, Json]) -> None:
         """Write a record, and those before it that a full disk refused."""

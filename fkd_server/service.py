@@ -100,6 +100,11 @@ class CoordinatorService:
         self.ledger = Ledger()
         self._identity = identity
         self._coordinator = coordinator
+        # Once: they do not change, and every poll of every client needs the hash.
+        self._config_json, self._config_sha256 = (
+            coordinator.config.canonical_json(),
+            coordinator.config.sha256(),
+        )
         self._method = method
         self._rules = UploadRules.of(method)
         self._blobs = blobs
@@ -136,11 +141,10 @@ class CoordinatorService:
                         f"not a {method.name} request: {error}", reason="MALFORMED"
                     ) from error
                 response = self._answer(method.name, request, call)
-            except FkdError:
+            except (FkdError, OSError) as error:
                 self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
-                raise
-            except OSError as error:
-                self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
+                if isinstance(error, FkdError):
+                    raise
                 raise UnreachableError(
                     f"the coordinator's disk does not take or give data: {error.strerror or error}",
                     reason="STORAGE",
@@ -243,12 +247,11 @@ class CoordinatorService:
         call.client = check_client_name(request.client_name)
         session = secrets.token_bytes(16)
         self._coordinator.register(call.client, session, self._clock())
-        config = self._coordinator.config
         return pb.RegisterResponse(
             session=session,
             run_id=self._identity.run_id,
-            config_json=config.canonical_json(),
-            config_sha256=config.sha256(),
+            config_json=self._config_json,
+            config_sha256=self._config_sha256,
             classes=self._identity.classes,
             artifacts=[artifact_ref(name, item) for name, item in self._identity.artifacts.items()],
             max_chunk_bytes=MAX_CHUNK_BYTES,
@@ -256,7 +259,7 @@ class CoordinatorService:
 
     def _next_task(self, request: pb.NextTaskRequest) -> pb.NextTaskResponse:
         answer = self._coordinator.next_task(request.session, self._clock())
-        return next_task_response(answer, self._identity.run_id, self._coordinator.config.sha256())
+        return next_task_response(answer, self._identity.run_id, self._config_sha256)
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
         self._coordinator.seen(

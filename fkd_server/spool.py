@@ -18,8 +18,11 @@ class UploadSpool:
 
     def _path(self, client: str, sha256: str) -> Path:
         # The name derives from hashes alone, so that no client text reaches the file system.
-        owner = hashlib.sha256(client.encode()).hexdigest()[:16]
-        return self._folder / f"{owner}-{sha256}.part"
+        return self._folder / f"{self._owner(client)}-{sha256}.part"
+
+    @staticmethod
+    def _owner(client: str) -> str:
+        return hashlib.sha256(client.encode()).hexdigest()[:16]
 
     def held(self, client: str, sha256: str) -> int:
         """Bytes of an upload that are here, contiguous from 0."""
@@ -63,8 +66,7 @@ class UploadSpool:
 
     def discard(self, client: str) -> None:
         """Drop a client's partial uploads."""
-        owner = hashlib.sha256(client.encode()).hexdigest()[:16]
-        for path in self._folder.glob(f"{owner}-*.part"):
+        for path in self._folder.glob(f"{self._owner(client)}-*.part"):
             path.unlink()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fkd_common.errors import DataError, ExitCode, FkdError, UsageError
+from fkd_common.errors import DataError, ExitCode
+from fkd_common.program import run_program
 from fkd_shards.bad_images import DEFAULT_MAX_BAD
 from fkd_shards.json_files import Manifest
 from fkd_shards.partitions import Partition
@@ -35,13 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         flags = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has printed usage or help
         return int(stop.code or 0)
-    command: Callable[[argparse.Namespace], None] = flags.command
-    try:
-        command(flags)
-    except FkdError as error:
-        print(f"fkd-shards: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return int(error.exit_code)
-    return int(ExitCode.OK)
+    command: Callable[[argparse.Namespace], int] = flags.command
+    return run_program("fkd-shards", "shards", lambda: command(flags))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,11 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _create(flags: argparse.Namespace) -> None:
-    try:
-        from fkd_shards.create import CreateRequest, create
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed: pip install 'fkd[shards]'") from error
+def _create(flags: argparse.Namespace) -> int:
+    from fkd_shards.create import CreateRequest, create
+
     request = CreateRequest(
         source=flags.source,
         clients=flags.clients,
@@ -123,9 +117,10 @@ def _create(flags: argparse.Namespace) -> None:
     _show(
         flags.json, manifest.model_dump_json(indent=2), manifest_table(manifest), manifest_caption(manifest)
     )
+    return ExitCode.OK
 
 
-def _inspect(flags: argparse.Namespace) -> None:
+def _inspect(flags: argparse.Namespace) -> int:
     folder: Path = flags.folder
     if (folder / MANIFEST_FILE).exists():
         manifest = Manifest.read(folder / MANIFEST_FILE)
@@ -158,6 +153,7 @@ def _inspect(flags: argparse.Namespace) -> None:
         raise DataError(
             f"{folder} holds neither {MANIFEST_FILE} nor {SHARD_FILE}: give a folder made by create"
         )
+    return ExitCode.OK
 
 
 def _show(as_json: bool, text: str, table: Table, caption: str) -> None:

@@ -68,7 +68,27 @@ def test_the_scan_would_notice(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module, arguments", [("fkd_client.cli", ["--data", "x"]), ("fkd_bench.cli", ["run", "--data", "digits"])]
+    "module, arguments",
+    [
+        ("fkd_client.cli", ["--data", "x"]),
+        ("fkd_bench.cli", ["run", "--data", "digits"]),
+        (
+            "fkd_shards.cli",
+            [
+                "create",
+                "--source",
+                "digits",
+                "--clients",
+                "2",
+                "--partition",
+                "iid",
+                "--seed",
+                "0",
+                "--out",
+                "never-made",
+            ],
+        ),
+    ],
 )
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(module: str, arguments: list[str]) -> None:
     code = (
