@@ -74,10 +74,7 @@ def _run(settings: ClientSettings) -> int:
         print("fkd-client: stopped on request; a run at work goes on without this client", file=sys.stderr)
         return ExitCode.OK
     except UnreachableError as error:
-        raise UnreachableError(
-            f"no coordinator answered at {settings.server} within {settings.patience_s:.0f} s "
-            "(is fkd-server running there, is the tunnel up? see --server and --patience-s)"
-        ) from error
+        raise unanswered(error, settings) from error
     except FkdError as error:
         client.close(error.reason)
         raise
@@ -85,6 +82,16 @@ def _run(settings: ClientSettings) -> int:
         client.close()
     print_report(report, client.session.ledger)
     return ExitCode.OK
+
+
+def unanswered(error: UnreachableError, settings: ClientSettings) -> UnreachableError:
+    """What to tell a person whose patience ran out: where nobody answered, or what a coordinator in trouble said."""
+    if error.reason != UnreachableError.reason:
+        return error
+    return UnreachableError(
+        f"no coordinator answered at {settings.server} within {settings.patience_s:.0f} s "
+        "(is fkd-server running there, is the tunnel up? see --server and --patience-s)"
+    )
 
 
 def _name(settings: ClientSettings) -> str:

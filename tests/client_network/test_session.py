@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from fkd_client.cli import unanswered
 from fkd_client.session import Session, TaskClosedError
+from fkd_client.settings import ClientSettings
 from fkd_client.transport import GrpcTransport
 from fkd_common.errors import (
     ExitCode,
@@ -200,3 +202,13 @@ def test_a_newer_process_of_the_same_name_ends_the_older_ones_work(start: Start,
     older.session.leave()  # says nothing on behalf of the newer process
     assert served.coordinator.clients["a"].alive
     assert newer.session.next_task().task.key == task.key
+
+
+def test_a_coordinator_that_answers_is_not_called_unreachable() -> None:
+    """Scenario 28: a full disk at the coordinator is not the tunnel's fault."""
+    settings = ClientSettings(data="x", server="hub:1", patience_s=9.0)
+    disk = UnreachableError("the coordinator's disk does not take data", reason="STORAGE")
+    assert unanswered(disk, settings) is disk
+    assert "no coordinator answered at hub:1 within 9 s" in str(
+        unanswered(UnreachableError("refused"), settings)
+    )
