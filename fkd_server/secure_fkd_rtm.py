@@ -1,0 +1,174 @@
+"""FKD-RTM with secure sums: students and moments arrive added up, and are finished as in the plain method.
+
+Differs from :class:`FkdRtm` in how Eq. 14's numerator and denominator, Σ w_k W_k and Σ w_k, and the sums of moments
+reach the coordinator; residuals, votes and everything after the sums are the plain method's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fkd_common.artifacts import BlobStore
+from fkd_common.config import RunConfig
+from fkd_common.method.moments import unpack_symmetric
+from fkd_common.method.student_layout import TensorSpec, student_layout
+from fkd_common.secure_sum.sharing import ThresholdRule
+from fkd_common.secure_sum.steps import SECURE_STEPS, SecureStep, Step, Summed, phases_of
+from fkd_common.tensors import Tensors
+from fkd_server.federated_method import (
+    Json,
+    Participants,
+    PhasePlan,
+    SecureUpload,
+    TaskContent,
+    UploadContent,
+)
+from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.secure_sum import SecureSums
+from fkd_server.validation import MAX_WEIGHT
+
+
+class SecureFkdRtm(FkdRtm):
+    """FKD-RTM whose coordinator sees students and moments as sums only."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        classes: tuple[str, ...],
+        anchor_embeddings: NDArray[np.float32],
+        extractor_sha256: str,
+        blobs: BlobStore,
+        uploads: BlobStore,
+    ) -> None:
+        """See :meth:`FkdRtm.__init__`."""
+        super().__init__(config, classes, anchor_embeddings, extractor_sha256, blobs, uploads)
+        rule = ThresholdRule(config.secure_threshold, config.min_cohort)
+        self._sums = SecureSums(rule, blobs, uploads)
+
+    def phases(self, round_number: int) -> tuple[PhasePlan, ...]:
+        """The plain method's phases, with those that sum taken apart into the steps of a secure sum."""
+        return tuple(step for plan in super().phases(round_number) for step in _steps_of(plan))
+
+    def chosen(self, phase: int) -> tuple[str, ...]:
+        """Who can do a step of a secure sum: those who did the one before."""
+        return self._sums.chosen(self.state.secure, SECURE_STEPS[phase])
+
+    def needed(self, phase: int) -> int:
+        """The threshold of the secure sum at work."""
+        place = SECURE_STEPS.get(phase)
+        return 0 if place is None else self._sums.needed(self.state.secure, place)
+
+    def task(self, phase: int, client: str) -> TaskContent:
+        """A task's inputs; in a step of a secure sum those of the step, and the student to be trained or measured."""
+        place = SECURE_STEPS.get(phase)
+        if place is None:
+            return super().task(phase, client)
+        content = self._sums.task(self.state.secure, place, client)
+        if place.step is Step.MASKED:
+            return replace(content, inputs={"student": self.state.student, **content.inputs})
+        return content
+
+    def secure_schema(self, phase: int, client: str) -> Mapping[str, TensorSpec] | None:
+        """Names, shapes and dtypes of a client's answer to a step of a secure sum; None if the phase is none."""
+        place = SECURE_STEPS.get(phase)
+        if place is None:
+            return None
+        return self._sums.schema(self.state.secure, place, client, self._summand(place.summed))
+
+    def close(self, phase: int, uploads: Mapping[str, UploadContent]) -> dict[str, Json]:
+        """Take a secure sum one step further, or fold uploads as in the plain method."""
+        place = SECURE_STEPS.get(phase)
+        if place is None:
+            return super().close(phase, uploads)
+        answers = {name: upload for name, upload in uploads.items() if isinstance(upload, SecureUpload)}
+        if place.step is not Step.UNMASK:
+            begun = self._sums.close(self.state.secure, place, answers)
+            self.state = replace(self.state, secure=begun)
+            refused = sorted(set(answers) - set(begun.members))
+            return {"unusable_keys": refused} if refused else {}
+        state = self.state.secure
+        total = self._sums.total(state, answers)
+        assert state is not None
+        self.state = replace(self.state, secure=None)
+        record = (
+            self._finish_student(total) if place.summed is Summed.STUDENT else self._finish_moments(total)
+        )
+        gone = sorted(set(state.members) - set(state.delivered))
+        return {"summed": list(state.delivered), "dropped_out": gone, **record}
+
+    def _finish_student(self, total: Tensors) -> dict[str, Json]:
+        """Eq. 14 from its numerator and denominator; step counters are rounded means."""
+        weight = float(total["weight"])
+        if not weight > 0:
+            raise ValueError("the clients' weights add up to 0: every reliability is below drop_below")
+        average: Tensors = {}
+        for name, spec in self._layout().items():
+            mean = total[name] / weight
+            if not _is_possible(name, mean):
+                raise ValueError(f"the summed students have an impossible {name}: somebody sent no student")
+            average[name] = (np.rint(mean) if spec.dtype.startswith("int") else mean).astype(spec.dtype)
+        self.replace_student(average)
+        return {"total_weight": weight, "student": self.state.student.sha256}
+
+    def _finish_moments(self, total: Tensors) -> dict[str, Json]:
+        """The pooled moments, solved; of what is asked of single moments only what fixed point keeps is checked."""
+        A, B = unpack_symmetric(total["A"], self.num_moment_features, None), total["B"]
+        pooled = round(A[-1, -1])  # the constant feature's sum of squares
+        noisy = self.config.noise_multiplier > 0
+        if pooled < 1 or not (noisy or A.diagonal().min() >= 0):
+            raise ValueError("the summed moments are those of no samples: somebody sent no moments")
+        self.solve_pooled(A, B)
+        return {"pooled_samples": pooled, "features": self.num_moment_features}
+
+    def _layout(self) -> dict[str, TensorSpec]:
+        config = self.config
+        return student_layout(self.embedding_dim, config.hidden, self.num_classes, config.norm)
+
+    def _summand(self, summed: Summed) -> dict[str, TensorSpec]:
+        """What a client adds: its weighted student and its weight, or its complete moments."""
+        if summed is Summed.STUDENT:
+            return {**self._layout(), "weight": TensorSpec((), "float64")}
+        p = self.num_moment_features
+        return {
+            "A": TensorSpec((p * (p + 1) // 2,), "float64"),
+            "B": TensorSpec((p, self.num_classes), "float64"),
+        }
+
+
+def method_for(
+    config: RunConfig,
+    classes: tuple[str, ...],
+    anchor_embeddings: NDArray[np.float32],
+    extractor_sha256: str,
+    blobs: BlobStore,
+    uploads: BlobStore,
+) -> FkdRtm:
+    """The server half that a configuration asks for; arguments of :meth:`FkdRtm.__init__`."""
+    kind = SecureFkdRtm if config.secure_aggregation else FkdRtm
+    return kind(config, classes, anchor_embeddings, extractor_sha256, blobs, uploads)
+
+
+def _steps_of(plan: PhasePlan) -> list[PhasePlan]:
+    """A phase as it is, or the four steps of its secure sum; after the first, those who did the one before."""
+    place = SECURE_STEPS.get(plan.phase)
+    if place is None:
+        return [plan]
+    return [
+        replace(plan, phase=phase, participants=_participants(plan, SECURE_STEPS[phase]))
+        for phase in phases_of(place.summed)
+    ]
+
+
+def _participants(plan: PhasePlan, place: SecureStep) -> Participants:
+    return plan.participants if place.step is Step.KEYS else Participants.CHOSEN
+
+
+def _is_possible(name: str, values: NDArray[np.float64]) -> bool:
+    """Whether a mean of students may hold these values: what is asked of every single one without secure sums."""
+    counter = name.endswith("num_batches_tracked")
+    in_range = counter or np.abs(values).max(initial=0.0) <= MAX_WEIGHT
+    return bool(in_range and (values.min(initial=0.0) >= 0 or not (counter or name.endswith("running_var"))))
