@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fkd_common.pb import types_pb2 as fkd_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66kd/v1/coordinator.proto\x12\x06\x66kd.v1\x1a\x12\x66kd/v1/types.proto\"@\n\x0fRegisterRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x63lient_name\x18\x02 \x01(\t\"\xb1\x01\n\x10RegisterResponse\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x03 \x01(\t\x12\x15\n\rconfig_sha256\x18\x04 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x05 \x03(\t\x12&\n\tartifacts\x18\x06 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x17\n\x0fmax_chunk_bytes\x18\x07 \x01(\r\"2\n\x0fNextTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"|\n\x10NextTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0c.fkd.v1.TaskH\x00\x12\x1c\n\x04wait\x18\x02 \x01(\x0b\x32\x0c.fkd.v1.WaitH\x00\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x10.fkd.v1.FinishedH\x00\x42\x06\n\x04next\"\xeb\x01\n\x04Task\x12\x1c\n\x03key\x18\x01 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x12\n\ndeadline_s\x18\x02 \x01(\x01\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x15\n\ranchor_lambda\x18\x04 \x01(\x01\x12\x16\n\x0emoment_lambdas\x18\x05 \x03(\x01\x12\x1d\n\x15\x65mbedding_block_known\x18\x06 \x01(\x08\x12\x11\n\tpublished\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x65st_moments\x18\t \x01(\t\x12\x15\n\rconfig_sha256\x18\x08 \x01(\t\"-\n\x04Wait\x12\x15\n\rretry_after_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\"-\n\x08\x46inished\x12\x11\n\tcompleted\x18\x01 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"e\n\x10HeartbeatRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x10\n\x08progress\x18\x03 \x01(\x02\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\"L\n\x11HeartbeatResponse\x12\x13\n\x0btask_closed\x18\x01 \x01(\x08\x12\"\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x10.fkd.v1.Finished\"p\n\x0fGetChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06length\x18\x05 \x01(\r\" \n\x10GetChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"|\n\x0fPutChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"7\n\x10PutChunkResponse\x12\x10\n\x08received\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"\x8f\x01\n\x14SubmitStudentRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x13\n\x0breliability\x18\x05 \x01(\x01\"\x92\x01\n\x16SubmitResidualsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x14\n\x0c\x63lass_counts\x18\x05 \x03(\x04\"z\n\x14SubmitMomentsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"x\n\x12SubmitVotesRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1b\n\x05votes\x18\x03 \x03(\x0b\x32\x0c.fkd.v1.Vote\x12\x16\n\x0enum_validation\x18\x04 \x01(\x04\"*\n\x04Vote\x12\x11\n\tcandidate\x18\x01 \x01(\t\x12\x0f\n\x07\x63orrect\x18\x02 \x01(\x04\"B\n\x11\x46inishTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\"4\n\x0eSubmitResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\x12\x0f\n\x07receipt\x18\x02 \x01(\t\"U\n\x14ReportFailureRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x17\n\x15ReportFailureResponse\"/\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rLeaveResponse2\xac\x06\n\x0b\x43oordinator\x12=\n\x08Register\x12\x17.fkd.v1.RegisterRequest\x1a\x18.fkd.v1.RegisterResponse\x12=\n\x08NextTask\x12\x17.fkd.v1.NextTaskRequest\x1a\x18.fkd.v1.NextTaskResponse\x12@\n\tHeartbeat\x12\x18.fkd.v1.HeartbeatRequest\x1a\x19.fkd.v1.HeartbeatResponse\x12=\n\x08GetChunk\x12\x17.fkd.v1.GetChunkRequest\x1a\x18.fkd.v1.GetChunkResponse\x12=\n\x08PutChunk\x12\x17.fkd.v1.PutChunkRequest\x1a\x18.fkd.v1.PutChunkResponse\x12\x45\n\rSubmitStudent\x12\x1c.fkd.v1.SubmitStudentRequest\x1a\x16.fkd.v1.SubmitResponse\x12I\n\x0fSubmitResiduals\x12\x1e.fkd.v1.SubmitResidualsRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x45\n\rSubmitMoments\x12\x1c.fkd.v1.SubmitMomentsRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x41\n\x0bSubmitVotes\x12\x1a.fkd.v1.SubmitVotesRequest\x1a\x16.fkd.v1.SubmitResponse\x12?\n\nFinishTask\x12\x19.fkd.v1.FinishTaskRequest\x1a\x16.fkd.v1.SubmitResponse\x12L\n\rReportFailure\x12\x1c.fkd.v1.ReportFailureRequest\x1a\x1d.fkd.v1.ReportFailureResponse\x12\x34\n\x05Leave\x12\x14.fkd.v1.LeaveRequest\x1a\x15.fkd.v1.LeaveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66kd/v1/coordinator.proto\x12\x06\x66kd.v1\x1a\x12\x66kd/v1/types.proto\"@\n\x0fRegisterRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x63lient_name\x18\x02 \x01(\t\"\xb1\x01\n\x10RegisterResponse\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x03 \x01(\t\x12\x15\n\rconfig_sha256\x18\x04 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x05 \x03(\t\x12&\n\tartifacts\x18\x06 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x17\n\x0fmax_chunk_bytes\x18\x07 \x01(\r\"2\n\x0fNextTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"|\n\x10NextTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0c.fkd.v1.TaskH\x00\x12\x1c\n\x04wait\x18\x02 \x01(\x0b\x32\x0c.fkd.v1.WaitH\x00\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x10.fkd.v1.FinishedH\x00\x42\x06\n\x04next\"\xfe\x01\n\x04Task\x12\x1c\n\x03key\x18\x01 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x12\n\ndeadline_s\x18\x02 \x01(\x01\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x15\n\ranchor_lambda\x18\x04 \x01(\x01\x12\x16\n\x0emoment_lambdas\x18\x05 \x03(\x01\x12\x1d\n\x15\x65mbedding_block_known\x18\x06 \x01(\x08\x12\x11\n\tpublished\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x65st_moments\x18\t \x01(\t\x12\x15\n\rconfig_sha256\x18\x08 \x01(\t\x12\x11\n\tdelivered\x18\n \x03(\t\"-\n\x04Wait\x12\x15\n\rretry_after_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\"-\n\x08\x46inished\x12\x11\n\tcompleted\x18\x01 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"e\n\x10HeartbeatRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x10\n\x08progress\x18\x03 \x01(\x02\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\"L\n\x11HeartbeatResponse\x12\x13\n\x0btask_closed\x18\x01 \x01(\x08\x12\"\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x10.fkd.v1.Finished\"p\n\x0fGetChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06length\x18\x05 \x01(\r\" \n\x10GetChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"|\n\x0fPutChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"7\n\x10PutChunkResponse\x12\x10\n\x08received\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"\x8f\x01\n\x14SubmitStudentRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x13\n\x0breliability\x18\x05 \x01(\x01\"\x92\x01\n\x16SubmitResidualsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x14\n\x0c\x63lass_counts\x18\x05 \x03(\x04\"z\n\x14SubmitMomentsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"d\n\x13SubmitSecureRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\"x\n\x12SubmitVotesRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1b\n\x05votes\x18\x03 \x03(\x0b\x32\x0c.fkd.v1.Vote\x12\x16\n\x0enum_validation\x18\x04 \x01(\x04\"*\n\x04Vote\x12\x11\n\tcandidate\x18\x01 \x01(\t\x12\x0f\n\x07\x63orrect\x18\x02 \x01(\x04\"B\n\x11\x46inishTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\"4\n\x0eSubmitResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\x12\x0f\n\x07receipt\x18\x02 \x01(\t\"U\n\x14ReportFailureRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x17\n\x15ReportFailureResponse\"/\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rLeaveResponse2\xf1\x06\n\x0b\x43oordinator\x12=\n\x08Register\x12\x17.fkd.v1.RegisterRequest\x1a\x18.fkd.v1.RegisterResponse\x12=\n\x08NextTask\x12\x17.fkd.v1.NextTaskRequest\x1a\x18.fkd.v1.NextTaskResponse\x12@\n\tHeartbeat\x12\x18.fkd.v1.HeartbeatRequest\x1a\x19.fkd.v1.HeartbeatResponse\x12=\n\x08GetChunk\x12\x17.fkd.v1.GetChunkRequest\x1a\x18.fkd.v1.GetChunkResponse\x12=\n\x08PutChunk\x12\x17.fkd.v1.PutChunkRequest\x1a\x18.fkd.v1.PutChunkResponse\x12\x45\n\rSubmitStudent\x12\x1c.fkd.v1.SubmitStudentRequest\x1a\x16.fkd.v1.SubmitResponse\x12I\n\x0fSubmitResiduals\x12\x1e.fkd.v1.SubmitResidualsRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x45\n\rSubmitMoments\x12\x1c.fkd.v1.SubmitMomentsRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x41\n\x0bSubmitVotes\x12\x1a.fkd.v1.SubmitVotesRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x43\n\x0cSubmitSecure\x12\x1b.fkd.v1.SubmitSecureRequest\x1a\x16.fkd.v1.SubmitResponse\x12?\n\nFinishTask\x12\x19.fkd.v1.FinishTaskRequest\x1a\x16.fkd.v1.SubmitResponse\x12L\n\rReportFailure\x12\x1c.fkd.v1.ReportFailureRequest\x1a\x1d.fkd.v1.ReportFailureResponse\x12\x34\n\x05Leave\x12\x14.fkd.v1.LeaveRequest\x1a\x15.fkd.v1.LeaveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,45 +41,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NEXTTASKRESPONSE']._serialized_start=354
   _globals['_NEXTTASKRESPONSE']._serialized_end=478
   _globals['_TASK']._serialized_start=481
-  _globals['_TASK']._serialized_end=716
-  _globals['_WAIT']._serialized_start=718
-  _globals['_WAIT']._serialized_end=763
-  _globals['_FINISHED']._serialized_start=765
-  _globals['_FINISHED']._serialized_end=810
-  _globals['_HEARTBEATREQUEST']._serialized_start=812
-  _globals['_HEARTBEATREQUEST']._serialized_end=913
-  _globals['_HEARTBEATRESPONSE']._serialized_start=915
-  _globals['_HEARTBEATRESPONSE']._serialized_end=991
-  _globals['_GETCHUNKREQUEST']._serialized_start=993
-  _globals['_GETCHUNKREQUEST']._serialized_end=1105
-  _globals['_GETCHUNKRESPONSE']._serialized_start=1107
-  _globals['_GETCHUNKRESPONSE']._serialized_end=1139
-  _globals['_PUTCHUNKREQUEST']._serialized_start=1141
-  _globals['_PUTCHUNKREQUEST']._serialized_end=1265
-  _globals['_PUTCHUNKRESPONSE']._serialized_start=1267
-  _globals['_PUTCHUNKRESPONSE']._serialized_end=1322
-  _globals['_SUBMITSTUDENTREQUEST']._serialized_start=1325
-  _globals['_SUBMITSTUDENTREQUEST']._serialized_end=1468
-  _globals['_SUBMITRESIDUALSREQUEST']._serialized_start=1471
-  _globals['_SUBMITRESIDUALSREQUEST']._serialized_end=1617
-  _globals['_SUBMITMOMENTSREQUEST']._serialized_start=1619
-  _globals['_SUBMITMOMENTSREQUEST']._serialized_end=1741
-  _globals['_SUBMITVOTESREQUEST']._serialized_start=1743
-  _globals['_SUBMITVOTESREQUEST']._serialized_end=1863
-  _globals['_VOTE']._serialized_start=1865
-  _globals['_VOTE']._serialized_end=1907
-  _globals['_FINISHTASKREQUEST']._serialized_start=1909
-  _globals['_FINISHTASKREQUEST']._serialized_end=1975
-  _globals['_SUBMITRESPONSE']._serialized_start=1977
-  _globals['_SUBMITRESPONSE']._serialized_end=2029
-  _globals['_REPORTFAILUREREQUEST']._serialized_start=2031
-  _globals['_REPORTFAILUREREQUEST']._serialized_end=2116
-  _globals['_REPORTFAILURERESPONSE']._serialized_start=2118
-  _globals['_REPORTFAILURERESPONSE']._serialized_end=2141
-  _globals['_LEAVEREQUEST']._serialized_start=2143
-  _globals['_LEAVEREQUEST']._serialized_end=2190
-  _globals['_LEAVERESPONSE']._serialized_start=2192
-  _globals['_LEAVERESPONSE']._serialized_end=2207
-  _globals['_COORDINATOR']._serialized_start=2210
-  _globals['_COORDINATOR']._serialized_end=3022
+  _globals['_TASK']._serialized_end=735
+  _globals['_WAIT']._serialized_start=737
+  _globals['_WAIT']._serialized_end=782
+  _globals['_FINISHED']._serialized_start=784
+  _globals['_FINISHED']._serialized_end=829
+  _globals['_HEARTBEATREQUEST']._serialized_start=831
+  _globals['_HEARTBEATREQUEST']._serialized_end=932
+  _globals['_HEARTBEATRESPONSE']._serialized_start=934
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1010
+  _globals['_GETCHUNKREQUEST']._serialized_start=1012
+  _globals['_GETCHUNKREQUEST']._serialized_end=1124
+  _globals['_GETCHUNKRESPONSE']._serialized_start=1126
+  _globals['_GETCHUNKRESPONSE']._serialized_end=1158
+  _globals['_PUTCHUNKREQUEST']._serialized_start=1160
+  _globals['_PUTCHUNKREQUEST']._serialized_end=1284
+  _globals['_PUTCHUNKRESPONSE']._serialized_start=1286
+  _globals['_PUTCHUNKRESPONSE']._serialized_end=1341
+  _globals['_SUBMITSTUDENTREQUEST']._serialized_start=1344
+  _globals['_SUBMITSTUDENTREQUEST']._serialized_end=1487
+  _globals['_SUBMITRESIDUALSREQUEST']._serialized_start=1490
+  _globals['_SUBMITRESIDUALSREQUEST']._serialized_end=1636
+  _globals['_SUBMITMOMENTSREQUEST']._serialized_start=1638
+  _globals['_SUBMITMOMENTSREQUEST']._serialized_end=1760
+  _globals['_SUBMITSECUREREQUEST']._serialized_start=1762
+  _globals['_SUBMITSECUREREQUEST']._serialized_end=1862
+  _globals['_SUBMITVOTESREQUEST']._serialized_start=1864
+  _globals['_SUBMITVOTESREQUEST']._serialized_end=1984
+  _globals['_VOTE']._serialized_start=1986
+  _globals['_VOTE']._serialized_end=2028
+  _globals['_FINISHTASKREQUEST']._serialized_start=2030
+  _globals['_FINISHTASKREQUEST']._serialized_end=2096
+  _globals['_SUBMITRESPONSE']._serialized_start=2098
+  _globals['_SUBMITRESPONSE']._serialized_end=2150
+  _globals['_REPORTFAILUREREQUEST']._serialized_start=2152
+  _globals['_REPORTFAILUREREQUEST']._serialized_end=2237
+  _globals['_REPORTFAILURERESPONSE']._serialized_start=2239
+  _globals['_REPORTFAILURERESPONSE']._serialized_end=2262
+  _globals['_LEAVEREQUEST']._serialized_start=2264
+  _globals['_LEAVEREQUEST']._serialized_end=2311
+  _globals['_LEAVERESPONSE']._serialized_start=2313
+  _globals['_LEAVERESPONSE']._serialized_end=2328
+  _globals['_COORDINATOR']._serialized_start=2331
+  _globals['_COORDINATOR']._serialized_end=3212
 # @@protoc_insertion_point(module_scope)

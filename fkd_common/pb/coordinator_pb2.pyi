@@ -52,7 +52,7 @@ class NextTaskResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("key", "deadline_s", "inputs", "anchor_lambda", "moment_lambdas", "embedding_block_known", "published", "best_moments", "config_sha256")
+    __slots__ = ("key", "deadline_s", "inputs", "anchor_lambda", "moment_lambdas", "embedding_block_known", "published", "best_moments", "config_sha256", "delivered")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class Task(_message.Message):
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     BEST_MOMENTS_FIELD_NUMBER: _ClassVar[int]
     CONFIG_SHA256_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
     key: _types_pb2.TaskKey
     deadline_s: float
     inputs: _containers.RepeatedCompositeFieldContainer[_types_pb2.ArtifactRef]
@@ -71,7 +72,8 @@ class Task(_message.Message):
     published: str
     best_moments: str
     config_sha256: str
-    def __init__(self, key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., deadline_s: _Optional[float] = ..., inputs: _Optional[_Iterable[_Union[_types_pb2.ArtifactRef, _Mapping]]] = ..., anchor_lambda: _Optional[float] = ..., moment_lambdas: _Optional[_Iterable[float]] = ..., embedding_block_known: _Optional[bool] = ..., published: _Optional[str] = ..., best_moments: _Optional[str] = ..., config_sha256: _Optional[str] = ...) -> None: ...
+    delivered: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., deadline_s: _Optional[float] = ..., inputs: _Optional[_Iterable[_Union[_types_pb2.ArtifactRef, _Mapping]]] = ..., anchor_lambda: _Optional[float] = ..., moment_lambdas: _Optional[_Iterable[float]] = ..., embedding_block_known: _Optional[bool] = ..., published: _Optional[str] = ..., best_moments: _Optional[str] = ..., config_sha256: _Optional[str] = ..., delivered: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("retry_after_s", "reason")
@@ -192,6 +194,16 @@ class SubmitMomentsRequest(_message.Message):
     upload: _types_pb2.Upload
     num_samples: int
     def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., upload: _Optional[_Union[_types_pb2.Upload, _Mapping]] = ..., num_samples: _Optional[int] = ...) -> None: ...
+
+class SubmitSecureRequest(_message.Message):
+    __slots__ = ("session", "key", "upload")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    key: _types_pb2.TaskKey
+    upload: _types_pb2.Upload
+    def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., upload: _Optional[_Union[_types_pb2.Upload, _Mapping]] = ...) -> None: ...
 
 class SubmitVotesRequest(_message.Message):
     __slots__ = ("session", "key", "votes", "num_validation")

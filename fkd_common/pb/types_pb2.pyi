@@ -15,6 +15,12 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_MOMENTS: _ClassVar[Phase]
     PHASE_VOTES: _ClassVar[Phase]
     PHASE_PERSONAL: _ClassVar[Phase]
+    PHASE_STUDENT_KEYS: _ClassVar[Phase]
+    PHASE_STUDENT_SHARES: _ClassVar[Phase]
+    PHASE_STUDENT_UNMASK: _ClassVar[Phase]
+    PHASE_MOMENTS_KEYS: _ClassVar[Phase]
+    PHASE_MOMENTS_SHARES: _ClassVar[Phase]
+    PHASE_MOMENTS_UNMASK: _ClassVar[Phase]
 PHASE_UNSPECIFIED: Phase
 PHASE_SETUP: Phase
 PHASE_CONTROL: Phase
@@ -23,6 +29,12 @@ PHASE_RESIDUALS: Phase
 PHASE_MOMENTS: Phase
 PHASE_VOTES: Phase
 PHASE_PERSONAL: Phase
+PHASE_STUDENT_KEYS: Phase
+PHASE_STUDENT_SHARES: Phase
+PHASE_STUDENT_UNMASK: Phase
+PHASE_MOMENTS_KEYS: Phase
+PHASE_MOMENTS_SHARES: Phase
+PHASE_MOMENTS_UNMASK: Phase
 
 class TaskKey(_message.Message):
     __slots__ = ("run_id", "round", "phase")

@@ -1,0 +1,148 @@
+"""Gets a site's certificate with a join token: the key is made here and stays here; knows nothing of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import structlog
+import tenacity
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
+from google.protobuf.message import DecodeError
+
+from fkd_common.addresses import split_address
+from fkd_common.certificates import UNREADABLE, fingerprint, holder_of, replace, to_pem, write_new
+from fkd_common.errors import FkdError, RefusedError, UnauthenticatedError, UnreachableError, UsageError
+from fkd_common.handshake import trusting, why_server_fails
+from fkd_common.join_token import MAX_ENROLMENT_MESSAGE_BYTES, read_token
+from fkd_common.pb import enrolment_pb2 as pb
+from fkd_common.rpc import ENROLMENT_METHODS, from_rpc_error
+
+CALL_TIMEOUT_S = 15.0
+_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_ENROLMENT_MESSAGE_BYTES),
+    ("grpc.enable_retries", 0),
+]
+
+
+def join(given: str, folder: Path, server: str, port: int | None, patience_s: float) -> None:
+    """Fill a folder with credentials, unless it has them.
+
+    Args:
+        given: The token, or @FILE.
+        folder: Receives ca.pem, cert.pem and key.pem.
+        server: The coordinator, HOST:PORT.
+        port: Its port for joining; None: the one after the other.
+        patience_s: How long to keep trying a coordinator that does not answer, in seconds.
+
+    Raises:
+        UsageError: The token is not whole, or the folder cannot be written.
+        UnauthenticatedError: The coordinator does not accept the token, or is not the token's.
+        UnreachableError: Patience ran out.
+    """
+    log = structlog.get_logger()
+    if any((folder / name).exists() for name in ("cert.pem", "tls.crt")):
+        log.info("joined_before", folder=str(folder), token="not looked at")  # noqa: S106  # not a password
+        return
+    token, ca = read_token(given)
+    host, main_port = split_address(server)
+    address = f"[{host}]:{port or main_port + 1}" if ":" in host else f"{host}:{port or main_port + 1}"
+    key = _key(folder)
+    log.info("joining", address=address, name=token.name, authority=fingerprint(ca))
+    request = pb.JoinRequest(secret=token.secret, signing_request=_signing_request(key, token.name))
+
+    def say(state: tenacity.RetryCallState) -> None:
+        if state.attempt_number in (1, 3) or state.attempt_number % 10 == 0:
+            error = state.outcome.exception() if state.outcome else None
+            log.warning("join_unanswered", attempt=state.attempt_number, detail=str(error))
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(UnreachableError),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
+        stop=tenacity.stop_after_delay(patience_s),
+        before_sleep=say,
+        reraise=True,
+    )
+    answer = retrying(_ask, address, to_pem(ca), request)
+    certificate = _checked(answer, key, token.name)
+    replace(folder / "ca.pem", answer.ca)
+    replace(folder / "cert.pem", answer.certificate)  # last: it says that the folder is complete
+    log.info(
+        "joined", name=token.name, folder=str(folder), expires=f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+    )
+
+
+def _ask(address: str, ca: bytes, request: pb.JoinRequest) -> pb.JoinResponse:
+    """One attempt; the channel trusts the token's authority and nobody else."""
+    method = ENROLMENT_METHODS["Join"]
+    with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca), options=_OPTIONS) as channel:
+        stub = channel.unary_unary(method.path, request_serializer=None, response_deserializer=None)
+        try:
+            raw: bytes = stub(request.SerializeToString(), timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise _explained(address, ca, error) from error
+    try:
+        return pb.JoinResponse.FromString(raw)
+    except DecodeError as error:
+        raise RefusedError(f"the answer from {address} is not understood: {error}") from error
+
+
+def _explained(address: str, ca: bytes, error: grpc.RpcError) -> FkdError:
+    problem = from_rpc_error(error)
+    if isinstance(problem, UnreachableError) and problem.reason == UnreachableError.reason:
+        found = why_server_fails(address, trusting(ca), "the token")
+        return found or UnreachableError(
+            f"nobody answers at {address} ({problem}): is fkd-server running with --tls, and is this its --join-port?"
+        )
+    return problem
+
+
+def _key(folder: Path) -> ec.EllipticCurvePrivateKey:
+    """The folder's key; made if there is none, kept from an attempt whose answer got lost."""
+    path = folder / "key.pem"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists():
+            kept = load_pem_private_key(path.read_bytes(), password=None)
+            if not isinstance(kept, ec.EllipticCurvePrivateKey):
+                raise UsageError(f"{path} is not a key that --join made: give --tls another folder")
+            return kept
+        key = ec.generate_private_key(ec.SECP256R1())
+        write_new(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True)
+        return key
+    except OSError as error:
+        raise UsageError(f"--tls {folder} cannot be written: {error.strerror or error}") from error
+    except UNREADABLE as error:
+        raise UsageError(f"{path} is not a key that --join made: give --tls another folder") from error
+
+
+def _signing_request(key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return request.public_bytes(Encoding.DER)
+
+
+def _checked(answer: pb.JoinResponse, key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
+    """The certificate, if it is what was asked for.
+
+    Raises:
+        RefusedError: It is for another key or name.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(answer.certificate)
+        x509.load_pem_x509_certificates(answer.ca)
+        named = holder_of(certificate).name
+    except (*UNREADABLE, UnauthenticatedError) as error:
+        raise RefusedError(f"the coordinator's answer is no certificate: {error}") from error
+    if named != name or certificate.public_key() != key.public_key():
+        raise RefusedError(f"the coordinator sent a certificate for {named}, which is not this site's")
+    return certificate

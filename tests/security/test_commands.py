@@ -1,0 +1,221 @@
+"""`fkd-server certs` and `token`, and the flags that use what they make: what a person types and reads."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from fkd_client.cli import main as client_main
+from fkd_common.certificates import CLIENT_FILES, SERVER_FILES, Credentials, Role, holder_of
+from fkd_common.errors import ExitCode, UsageError
+from fkd_server.cli import main
+from fkd_server.settings import ServerSettings
+
+from .conftest import Pki
+
+Words = Callable[..., list[str]]
+
+
+@pytest.fixture
+def words(capsys: pytest.CaptureFixture[str]) -> Words:
+    """Runs `fkd-server` commands that succeed; their lines of output."""
+
+    def run(*arguments: str | Path) -> list[str]:
+        assert main([str(argument) for argument in arguments]) == ExitCode.OK
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *arguments: str | Path, of: Callable[..., int] = main) -> str:
+    """The sentence that a mistaken command ends with."""
+    assert of([str(argument) for argument in arguments]) == ExitCode.USAGE
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1
+    assert "Traceback" not in error
+    return error
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_three_commands_make_a_federation(tmp_path: Path, words: Words) -> None:
+    tls, site, desk = tmp_path / "tls", tmp_path / "shard3", tmp_path / "alice"
+    words("certs", "init", "--tls", tls, "--host", "fkd.example.org", "--host", "192.0.2.1")
+    words("certs", "issue", "shard3", "--tls", tls, "--out", site)
+    words("certs", "issue", "alice", "--role", "operator", "--tls", tls, "--out", desk, "--days", "7")
+    server = Credentials.read(tls, SERVER_FILES).certificate
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fkd.example.org"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.1"]
+    client, operator = (
+        holder_of(Credentials.read(folder, CLIENT_FILES).certificate) for folder in (site, desk)
+    )
+    assert (client.role, client.name) == (Role.CLIENT, "shard3")
+    assert (operator.role, operator.name) == (Role.OPERATOR, "alice")
+    assert (operator.not_after - operator.not_before).days == 7
+
+
+def test_keys_are_for_their_owners_eyes(tmp_path: Path, words: Words) -> None:
+    words("certs", "init", "--tls", tmp_path / "tls")
+    words("certs", "issue", "a", "--tls", tmp_path / "tls", "--out", tmp_path / "a")
+    keys = [tmp_path / "tls/ca.key", tmp_path / "tls/server.key", tmp_path / "a/key.pem"]
+    assert {mode_of(key) for key in keys} == {0o600}
+    assert {mode_of(folder) for folder in (tmp_path / "tls", tmp_path / "a")} == {0o700}
+    authority_key = (tmp_path / "tls/ca.key").read_bytes()
+    assert authority_key not in b"".join(path.read_bytes() for path in (tmp_path / "a").iterdir())
+
+
+def test_this_machine_is_what_a_certificate_is_for_unless_told(tmp_path: Path, words: Words) -> None:
+    words("certs", "init", "--tls", tmp_path / "tls")
+    server = Credentials.read(tmp_path / "tls", SERVER_FILES).certificate
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "localhost" in names.get_values_for_type(x509.DNSName)
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
+
+
+def test_the_folder_can_come_from_the_environment(
+    tmp_path: Path, words: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FKD_TLS", str(tmp_path / "tls"))
+    words("certs", "init")
+    assert (tmp_path / "tls/ca.pem").exists()
+
+
+def test_the_list_tells_what_counts(pki: Pki, words: Words) -> None:
+    pki.holder("b")
+    pki.holder("a", days=-0.001)
+    pki.holder("alice", Role.OPERATOR)
+    words("certs", "revoke", "b", "--tls", pki.folder)
+    pki.holder("b", folder="b-again")
+    listed = sorted(line.split()[:3] for line in words("certs", "list", "--tls", pki.folder))
+    assert listed == [
+        ["a", "client", "expired"],
+        ["alice", "operator", "valid"],
+        ["b", "client", "revoked"],
+        ["b", "client", "valid"],
+    ]
+
+
+def test_a_certificate_made_elsewhere_is_revoked_by_its_number(pki: Pki, words: Words) -> None:
+    words("certs", "revoke", "--serial", "AB:CD", "--tls", pki.folder)
+    assert (pki.folder / "revoked").read_text().startswith("abcd ")
+
+
+def test_renewal_keeps_names_and_key_unless_told(pki: Pki, words: Words) -> None:
+    before = Credentials.read(pki.folder, SERVER_FILES)
+    words("certs", "renew", "--tls", pki.folder)
+    kept = Credentials.read(pki.folder, SERVER_FILES)
+    words("certs", "renew", "--host", "other.example.org", "--tls", pki.folder)
+    moved = Credentials.read(pki.folder, SERVER_FILES)
+
+    def names(credentials: Credentials) -> object:
+        return credentials.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+    assert kept.certificate.serial_number != before.certificate.serial_number
+    assert (names(kept), kept.key) == (names(before), before.key)
+    assert names(moved) != names(before)
+
+
+def test_tokens_are_listed_without_their_text(pki: Pki, words: Words) -> None:
+    (token,) = words("token", "create", "a", "--valid", "30m", "--tls", pki.folder)
+    assert token.startswith("fkd-join.")
+    (line,) = words("token", "list", "--tls", pki.folder)
+    assert re.fullmatch(r"a  waiting  until \d{4}-\d\d-\d\d \d\d:\d\d UTC  [0-9a-f]{12}", line)
+    words("token", "revoke", line.split()[-1], "--tls", pki.folder)
+    assert words("token", "list", "--tls", pki.folder) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["certs", "init"], "not overwritten"),
+        (["certs", "issue", "../x"], "letters, digits"),
+        (["certs", "issue", "a", "--days", "0"], "--days"),
+        (["certs", "revoke", "nobody"], "nobody"),
+        (["certs", "revoke"], "--serial"),
+        (["certs", "revoke", "--serial", "xyz"], "hexadecimal"),
+        (["certs", "renew", "--host", "ü"], "--host"),
+        (["token", "create", "a b"], "letters, digits"),
+        (["token", "create", "a", "--valid", "soon"], "24h"),
+        (["token", "revoke", "nobody"], "nobody"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    pki: Pki, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    before = {path.name for path in pki.folder.iterdir()}
+    assert named in mistake(capsys, *arguments, "--tls", pki.folder)
+    assert {path.name for path in pki.folder.iterdir()} == before
+
+
+def test_nothing_is_overwritten(pki: Pki, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = pki.holder("a")
+    before = (folder / "key.pem").read_bytes()
+    error = mistake(capsys, "certs", "issue", "a", "--tls", pki.folder, "--out", folder)
+    assert "not overwritten" in error
+    assert (folder / "key.pem").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [["certs", "issue", "a"], ["token", "create", "a"], ["certs", "renew"]])
+def test_without_an_authority_the_command_that_makes_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert "fkd-server certs init" in mistake(capsys, *command, "--tls", tmp_path / "none")
+
+
+# -- starting with them ---------------------------------------------------------------------------
+
+
+def test_the_coordinator_is_reachable_from_elsewhere_only_with_tls(pki: Pki) -> None:
+    """Scenario 32: plain text beyond loopback needs --insecure, in so many words."""
+    assert ServerSettings().listen_host() == "127.0.0.1"
+    assert ServerSettings(tls=pki.folder).listen_host() == "0.0.0.0"
+    assert ServerSettings(tls=pki.folder, host="192.0.2.1").listen_host() == "192.0.2.1"
+    assert ServerSettings(host="0.0.0.0", insecure=True).listen_host() == "0.0.0.0"
+    with pytest.raises(UsageError, match="certs init"):
+        ServerSettings(host="0.0.0.0").listen_host()
+
+
+def test_a_coordinator_without_certificates_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "certs init" in mistake(capsys, "--tls", tmp_path, "--port", "0", "--runs", tmp_path / "run")
+
+
+def test_a_port_for_tokens_needs_an_authority(pki: Pki, capsys: pytest.CaptureFixture[str]) -> None:
+    (pki.folder / "ca.key").unlink()
+    error = mistake(capsys, "--tls", pki.folder, "--port", "0", "--join-port", "50099")
+    assert "certs init" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--join", "x"], "--tls"),
+        (["--tls", "{folder}", "--name", "b"], "a's"),
+        (["--tls", "{folder}", "--insecure"], "--insecure"),
+        (["--tls", "{folder}/none"], "--join"),
+        (["--tls", "{folder}/none", "--join", "x"], "fkd-server token create"),
+    ],
+)
+def test_flags_of_a_client_that_contradict_each_other_are_named(
+    pki: Pki, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    folder = pki.holder("a")
+    given = [argument.format(folder=folder) for argument in arguments]
+    assert named in mistake(capsys, "--data", "x", *given, of=client_main)
+
+
+def test_a_printed_configuration_keeps_the_token_to_itself(
+    pki: Pki, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--data", "x", "--tls", "there", "--join", "fkd-join.SECRET", "--print-config"]
+    assert client_main(arguments) == ExitCode.OK
+    assert "SECRET" not in capsys.readouterr().out
