@@ -11,7 +11,7 @@ DATA ?= cifar10:data
 EXTRACTOR ?= resnet18
 BENCH_FLAGS ?=
 
-.PHONY: demo test test-fast check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding clean
+.PHONY: demo test test-fast faults soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile clean
 
 # The installed marker is rewritten whenever the project's description changes.
 $(VENV)/.installed-%: pyproject.toml
@@ -29,6 +29,23 @@ test: $(VENV)/.installed-dev check
 
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not e2e"
+
+# Every fault of tests/scenarios.py against the tests that cover it, as a table; fails unless every row passes.
+FAULTS_FLAGS ?=
+
+faults: $(VENV)/.installed-dev
+	$(BIN)/pytest -m scenario --scenario-table --durations=0 --durations-min=30 $(FAULTS_FLAGS)
+
+# Kills and partitions at random over a live run of five clients: make soak MINUTES=10.
+MINUTES ?= 10
+soak: $(VENV)/.installed-dev
+	$(PY) -m tests.crash.soak --minutes $(MINUTES)
+
+# Coverage-guided fuzzing of every decoder and every request, SECONDS in all; what it finds is kept in fuzz-findings/.
+SECONDS ?= 60
+
+fuzz: $(VENV)/.installed-dev
+	$(PY) -m tests.fuzz --seconds $(SECONDS) --findings fuzz-findings
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -64,5 +81,9 @@ SHARD ?= demo/digits-dirichlet0.1-k3-s0/shards/test
 bench-embedding: $(VENV)/.installed-bench
 	$(BIN)/fkd-bench embedding --data $(SHARD) --extractor $(EXTRACTOR) $(BENCH_FLAGS)
 
+# What hostile clients do to every model under every aggregation: docs/results/hostile.md.
+bench-hostile: $(VENV)/.installed-bench
+	$(BIN)/fkd-bench hostile $(BENCH_FLAGS)
+
 clean:
-	rm -rf bench demo run .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build *.egg-info
+	rm -rf bench demo run fuzz-findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build *.egg-info

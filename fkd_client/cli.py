@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from fkd_client.settings import ClientSettings
 from fkd_client.threads import limit_threads
@@ -21,6 +22,9 @@ from fkd_common.identifiers import check_client_name
 from fkd_common.logs import configure_logs
 from fkd_common.program import run_program
 from fkd_common.settings import load_settings
+
+if TYPE_CHECKING:
+    from fkd_client.tls import ClientTls
 
 
 class _StoppedError(BaseException):
@@ -42,11 +46,11 @@ def _main(arguments: list[str]) -> int:
 
 
 def _run(settings: ClientSettings) -> int:
-    from fkd_client.transport import GrpcTransport, check_plain_text
+    from fkd_client.transport import GrpcTransport
 
-    check_plain_text(settings.server, settings.insecure)
-    name = _name(settings)
     configure_logs(settings.log_format)
+    tls = _credentials(settings)
+    name = tls.name if tls else _name(settings)
     threads = settings.threads or os.cpu_count() or 1
     limit_threads(threads)
     from fkd_client.client import Client, ClientOptions
@@ -67,7 +71,7 @@ def _run(settings: ClientSettings) -> int:
     )
     for signal_name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_name, _stop)
-    client = Client(options, GrpcTransport(settings.server), display_for(name))
+    client = Client(options, GrpcTransport(settings.server, tls), display_for(name))
     try:
         report = client.run()
     except _StoppedError:
@@ -92,6 +96,36 @@ def unanswered(error: UnreachableError, settings: ClientSettings) -> Unreachable
         f"no coordinator answered at {settings.server} within {settings.patience_s:.0f} s "
         "(is fkd-server running there, is the tunnel up? see --server and --patience-s)"
     )
+
+
+def _credentials(settings: ClientSettings) -> ClientTls | None:
+    """What proves who this client is, fetched with --join if need be; None over plain text.
+
+    Raises:
+        UsageError: Flags that contradict each other or the certificate, or plain text beyond this machine.
+        FkdError: The coordinator does not accept the token, or does not answer.
+    """
+    from fkd_client.join import join
+    from fkd_client.tls import ClientTls
+    from fkd_client.transport import check_plain_text
+
+    if settings.tls is None:
+        if settings.join is not None:
+            raise UsageError("--join needs --tls FOLDER, where the certificate is to be kept")
+        check_plain_text(settings.server, settings.insecure)
+        return None
+    if settings.insecure:
+        raise UsageError("--insecure is for plain text, --tls is not: give one of them")
+    if settings.join is not None:
+        token = settings.join.get_secret_value()
+        join(token, settings.tls, settings.server, settings.join_port, settings.patience_s)
+    tls = ClientTls(settings.tls)
+    if settings.name not in (None, tls.name):
+        raise UsageError(
+            f"--name {settings.name}: the certificate in {settings.tls} is {tls.name}'s, and that is the id in the "
+            "run; leave out --name"
+        )
+    return tls
 
 
 def _name(settings: ClientSettings) -> str:

@@ -12,11 +12,14 @@ from pathlib import Path
 import structlog
 
 from fkd_client.display import Display
-from fkd_client.extractor import load_extractor
+from fkd_client.extractor import EMBEDDING_DIM, load_extractor
 from fkd_client.personal_file import save_personal
 from fkd_client.pipeline import Pipeline, Site, anchors_of
+from fkd_client.privacy import ReleaseLog
 from fkd_client.report import Report, build_report, write_report
-from fkd_client.session import RunInfo, Session, TaskClosedError
+from fkd_client.run_info import RunInfo, pause_s
+from fkd_client.session import Session, TaskClosedError
+from fkd_client.task_inputs import check_anchors
 from fkd_client.tasks import TaskRunner
 from fkd_client.transfer import Transfer
 from fkd_common.artifacts import BlobStore
@@ -25,6 +28,7 @@ from fkd_common.errors import (
     CorruptTransferError,
     DataError,
     FkdError,
+    ForbiddenError,
     InvalidUploadError,
     NotFoundError,
     RefusedError,
@@ -32,12 +36,14 @@ from fkd_common.errors import (
     StaleError,
     SupersededError,
     TooLargeError,
+    UnauthenticatedError,
     UnreachableError,
     UsageError,
 )
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.privacy_accounting import require_accounting
 from fkd_common.rpc import Transport
 from fkd_common.tensors import decode
 from fkd_shards.shard import Shard, check_exists, open_data, read_shard
@@ -46,10 +52,12 @@ from fkd_shards.shard import Shard, check_exists, open_data, read_shard
 _ENDS_THE_RUN = (
     ConflictError,
     CorruptTransferError,
+    ForbiddenError,
     InvalidUploadError,
     RefusedError,
     SupersededError,
     TooLargeError,
+    UnauthenticatedError,
     UnreachableError,
     UsageError,
 )
@@ -99,6 +107,8 @@ class Client:
         artifacts = self._own_folders()
         run = self.session.register()
         self._log.info("registered", run=run.run_id, config=run.config.sha256()[:12])
+        if run.config.noise_multiplier > 0:
+            require_accounting()
         transfer = Transfer(self.session, run, artifacts)
         self.session.begin(None)
         with options.turn():
@@ -152,6 +162,7 @@ class Client:
             decode(transfer.fetch_kept(run.artifacts["anchors"], key))
         )
         extractor = load_extractor(blob)
+        check_anchors(anchor_images, anchor_embeddings, EMBEDDING_DIM)
         self._progress(0.0, "reading data")
         size = extractor.spec.input_size
         shard = open_data(options.data, classes=run.classes, image_size=size, max_bad=options.max_bad)
@@ -169,7 +180,8 @@ class Client:
             options.device,
             options.threads,
         )
-        pipeline = Pipeline(site, run.config)
+        noised = run.config.noise_multiplier > 0
+        pipeline = Pipeline(site, run.config, ReleaseLog(self._folder(run) if noised else None))
         pipeline.prepare(self._progress)
         report = pipeline.teacher.report
         self._log.info(
@@ -191,7 +203,7 @@ class Client:
                     return answer.finished
                 if answer.HasField("wait"):
                     self._display.wait(answer.wait.reason)
-                    time.sleep(answer.wait.retry_after_s)
+                    time.sleep(pause_s(answer.wait))
                 else:
                     self._do(runner, answer.task)
             except UnreachableError as error:
@@ -218,7 +230,7 @@ class Client:
             self.session.end()
 
     def _conclude(self, run: RunInfo, pipeline: Pipeline, runner: TaskRunner, test: Shard | None) -> Report:
-        folder = self._options.runs / run.run_id / f"client-{self._options.name}"
+        folder = self._folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         accuracy: dict[str, dict[str, float]] = {}
         if runner.personal is not None:
@@ -229,6 +241,10 @@ class Client:
         write_report(folder, report, self.session.ledger)
         self._log.info("finished", run=run.run_id, folder=str(folder))
         return report
+
+    def _folder(self, run: RunInfo) -> Path:
+        """This site's own folder of the run."""
+        return self._options.runs / run.run_id / f"client-{self._options.name}"
 
     def _progress(self, fraction: float, activity: str) -> None:
         self._display.show(fraction, activity)

@@ -22,7 +22,8 @@ from fkd_client.array_cache import read_array, sole_writer, write_array
 from fkd_client.extractor import EMBEDDING_DIM, Extractor, ExtractorSpec
 from fkd_client.progress import Progress, silent
 from fkd_common.config import FinetuneScope
-from fkd_common.errors import DataError
+from fkd_common.errors import DataError, FkdError
+from fkd_shards.arrays import check_still_whole
 
 PREPROCESSING_VERSION = 1
 """Raised whenever :func:`preprocess` computes something else: cached embeddings then no longer match."""
@@ -93,6 +94,10 @@ def embed(
 
     Returns:
         (n, 512) float32.
+
+    Raises:
+        DataError: the images' file was cut short meanwhile.
+        FkdError: not even one image fits into the device's memory.
     """
     out = np.empty((len(images), EMBEDDING_DIM), np.float32)
     for first, part in _forward_batches(extractor, extractor.spec, images, device, batch_size):
@@ -239,9 +244,12 @@ def _forward_batches(
                     outputs = (
                         forward(batch[done : done + chunk].to(device)).float().cpu().contiguous().numpy()
                     )
-            except torch.OutOfMemoryError:
+            except torch.OutOfMemoryError as error:
                 if chunk == 1:
-                    raise
+                    raise FkdError(
+                        f"the memory of {device} does not hold one image's activations: free it, or use --device cpu",
+                        reason="OUT_OF_MEMORY",
+                    ) from error
                 chunk //= 2
                 torch.cuda.empty_cache()
                 continue
@@ -257,14 +265,19 @@ def _prepared_batches(
 
     On the CPU preprocessing is 2 % of the work and a second thread only takes cores from the first.
     """
-    slices = [images[i : i + batch_size] for i in range(0, len(images), batch_size)]
-    if torch.device(device).type == "cpu" or len(slices) < 2:
-        yield from (preprocess(part, spec) for part in slices)
+
+    def prepared(first: int) -> Tensor:
+        check_still_whole(images)
+        return preprocess(images[first : first + batch_size], spec)
+
+    firsts = range(0, len(images), batch_size)
+    if torch.device(device).type == "cpu" or len(firsts) < 2:
+        yield from map(prepared, firsts)
         return
     with ThreadPoolExecutor(1) as background:
-        upcoming = background.submit(preprocess, slices[0], spec)
-        for following in slices[1:]:
-            ready, upcoming = upcoming, background.submit(preprocess, following, spec)
+        upcoming = background.submit(prepared, firsts[0])
+        for following in firsts[1:]:
+            ready, upcoming = upcoming, background.submit(prepared, following)
             yield ready.result()
         yield upcoming.result()
 

@@ -22,6 +22,7 @@ from fkd_client.embedding import block_inputs_cached, embed, embed_cached
 from fkd_client.extractor import Extractor
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalData, PersonalModel, personalise
+from fkd_client.privacy import ReleaseLog, noise_generator
 from fkd_client.progress import Progress, silent
 from fkd_client.residual import ResidualLearners
 from fkd_client.split import split_train_val
@@ -37,6 +38,7 @@ from fkd_common.method.moments import (
     moment_vector,
     pack_symmetric,
 )
+from fkd_common.method.privacy import clip_features, clip_rows, noised_moments, private_residuals
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction, prepare_residual, residual
 from fkd_shards.shard import Shard
 
@@ -61,9 +63,17 @@ class Site:
 class Pipeline:
     """The computations of one client in one run."""
 
-    def __init__(self, site: Site, config: RunConfig) -> None:
+    def __init__(self, site: Site, config: RunConfig, releases: ReleaseLog | None = None) -> None:
+        """Nothing is computed yet.
+
+        Args:
+            site: The site.
+            config: The run configuration.
+            releases: Where noised uploads are counted; None counts them in memory.
+        """
         self.site = site
         self.config = config
+        self.releases = releases or ReleaseLog()
         self.seconds: dict[str, float] = {}
         self.seed = int(
             np.random.SeedSequence([config.seed, zlib.crc32(site.name.encode())]).generate_state(1)[0]
@@ -137,7 +147,7 @@ class Pipeline:
         """Stage 2: what distillation missed, learnt class by class and predicted on the anchors (Eqs. 10-11).
 
         Returns:
-            (m, C) R̂_k.
+            (m, C) R̂_k, clipped and noised if so configured.
         """
         with self._timed("residual"):
             config, device = self.config, self.site.device
@@ -151,7 +161,10 @@ class Pipeline:
             )
             if self._learners is None:
                 self._learners = ResidualLearners(self.h, config, threads=self.site.threads, seed=self.seed)
-            return self._learners.fit_and_predict(prepared, self.site.anchor_embeddings, progress)
+            predicted = self._learners.fit_and_predict(prepared, self.site.anchor_embeddings, progress)
+            if config.noise_multiplier > 0:
+                self.releases.add(residuals=1)
+            return private_residuals(predicted, config, noise_generator())
 
     def moments(self, state: State, *, block_known: bool) -> dict[str, NDArray[np.float32]]:
         """Stage 2: second moments of features and residuals of the training part.
@@ -161,7 +174,7 @@ class Pipeline:
             block_known: Leave out the block of standardised embeddings, which never changes.
 
         Returns:
-            "A": packed upper triangle, "B": (p, C).
+            "A": packed upper triangle, "B": (p, C); of clipped samples and noised if so configured.
         """
         with self._timed("moments"):
             config = self.config
@@ -170,9 +183,14 @@ class Pipeline:
             targets = moment_targets(
                 self.y, self.teacher.oof, self.site.num_classes, config.kappa, config.beta
             )
-            sums = accumulate(z, targets - centre(student.logits))
-            block = self.h.shape[1] + 1 if block_known else 0
-            return {"A": pack_symmetric(sums.A, block).astype(np.float32), "B": sums.B.astype(np.float32)}
+            d = self.h.shape[1]
+            z = clip_features(z, d, config.feature_clip)
+            sums = accumulate(z, clip_rows(targets - centre(student.logits), config.target_clip))
+            A, B = pack_symmetric(sums.A, d + 1 if block_known else 0), sums.B
+            if config.noise_multiplier > 0:
+                self.releases.add(moments=1)
+                A, B = noised_moments(A, B, config, noise_generator(), ends_with_n=not block_known)
+            return {"A": A.astype(np.float32), "B": B.astype(np.float32)}
 
     def votes(self, models: Mapping[str, GlobalModel]) -> dict[str, int]:
         """How many D_val samples each candidate gets right; the student runs once.

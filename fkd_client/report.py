@@ -15,6 +15,7 @@ from fkd_client.pipeline import Pipeline
 from fkd_client.tasks import TaskRunner
 from fkd_common.artifacts import write_atomically
 from fkd_common.ledger import ByteCount, Ledger
+from fkd_common.privacy_accounting import PrivacySpent
 
 Report = dict[str, Any]
 
@@ -40,12 +41,19 @@ def build_report(
             "validation_accuracy": dict(personal.val_accuracy) if personal else {},
             "test_accuracy": {name: dict(scores) for name, scores in accuracy.items()},
         },
+        "privacy": _privacy(pipeline),
         "seconds": {phase: round(seconds, 3) for phase, seconds in pipeline.seconds.items()},
         "bytes": {
             "total": asdict(ledger.total()),
             "by_phase": {phase: asdict(count) for phase, count in ledger.by_phase().items()},
         },
     }
+
+
+def _privacy(pipeline: Pipeline) -> dict[str, object] | None:
+    """What the site's noised uploads may have told, in numbers and as a sentence; None in a run without noise."""
+    spent = PrivacySpent.of(pipeline.config, pipeline.releases.releases)
+    return {**spent.as_json(), "sentence": spent.sentence()} if spent is not None else None
 
 
 def write_report(folder: Path, report: Report, ledger: Ledger) -> None:
@@ -82,6 +90,10 @@ def print_report(report: Report, ledger: Ledger) -> None:
     table.add_section()
     table.add_row("total", *_cells(ledger.total()))
     console.print(table)
+    if report["privacy"] is not None:
+        console.print(
+            f"{report['client']}: differential privacy: {report['privacy']['sentence']}", highlight=False
+        )
 
 
 def _cells(count: ByteCount) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,10 +9,18 @@ from typing import Any, TypeVar
 
 import structlog
 import tenacity
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
-from fkd_common.config import RunConfig
-from fkd_common.errors import FkdError, RefusedError, RunAbortedError, SupersededError, UnreachableError
+from fkd_client.run_info import RunInfo, run_info
+from fkd_common.errors import (
+    FkdError,
+    RefusedError,
+    RunAbortedError,
+    SupersededError,
+    UnauthenticatedError,
+    UnreachableError,
+)
+from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES, ByteCount, Ledger, LedgerKey
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
@@ -27,17 +34,6 @@ _Response = TypeVar("_Response", bound=Message)
 
 class TaskClosedError(FkdError):
     """The task at work no longer counts: the round went on without it."""
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What registration told about the run."""
-
-    run_id: str
-    config: RunConfig
-    classes: tuple[str, ...]
-    artifacts: dict[str, types.ArtifactRef]
-    max_chunk_bytes: int
 
 
 @dataclass
@@ -100,19 +96,36 @@ class Session:
         if "session" in request.DESCRIPTOR.fields_by_name:
             request.session = self._token
         raw = request.SerializeToString()
-        where = LedgerKey(self.name, key.round if key else 0, PHASE_NAMES[key.phase if key else phase])
+        booked = key.phase if key and key.phase in PHASE_NAMES else phase
+        where = LedgerKey(self.name, key.round if key else 0, PHASE_NAMES[booked])
 
         def attempt() -> _Response:
+            failpoint(f"{name}.calling")
             try:
                 reply = self._transport.call(METHODS[name], raw, timeout_s)
             except FkdError:
                 self.ledger.book(where, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
                 raise
-            response = answer.FromString(reply)
+            failpoint(f"{name}.answered")
+            try:
+                response = answer.FromString(reply)
+            except DecodeError as error:
+                raise RefusedError(
+                    f"what answered {name} is no fkd coordinator of this release: its answer cannot be read",
+                    reason="MALFORMED",
+                ) from error
             count = ByteCount(1, payload_up, payload_down(response), len(raw), len(reply))
             if getattr(response, "duplicate", False):  # it counted before, so it does not count again
                 count.payload_up, count.wasted = 0, len(raw) + len(reply)
             self.ledger.book(where, count)
+            if isinstance(response, pb.SubmitResponse):
+                self._log.info(
+                    "acknowledged",
+                    round=where.round,
+                    phase=where.phase,
+                    receipt=response.receipt,
+                    again=response.duplicate,
+                )
             return response
 
         retrying = tenacity.Retrying(
@@ -147,25 +160,12 @@ class Session:
         request = pb.RegisterRequest(protocol_version=PROTOCOL_VERSION, client_name=self.name)
         told = self.call("Register", request, pb.RegisterResponse, phase=types.PHASE_SETUP)
         self._token = told.session
-        try:
-            config = RunConfig(**json.loads(told.config_json))
-        except ValueError as error:
-            raise RefusedError(f"the coordinator's run configuration is not understood: {error}") from error
-        if config.sha256() != told.config_sha256:
-            raise RefusedError(
-                "the coordinator's run configuration does not match its hash: install the same fkd release on both"
-            )
+        run = run_info(told)
         self._heart = threading.Thread(
-            target=self._beat, args=(config.heartbeat_s,), name="heartbeat", daemon=True
+            target=self._beat, args=(run.config.heartbeat_s,), name="heartbeat", daemon=True
         )
         self._heart.start()
-        return RunInfo(
-            told.run_id,
-            config,
-            tuple(told.classes),
-            {reference.name: reference for reference in told.artifacts},
-            told.max_chunk_bytes,
-        )
+        return run
 
     def next_task(self) -> pb.NextTaskResponse:
         """One long poll."""
@@ -199,6 +199,7 @@ class Session:
 
     def begin(self, key: types.TaskKey | None) -> None:
         """Work starts: send signs of life until :meth:`end`."""
+        during(PHASE_NAMES.get(key.phase, "") if key is not None else "setup")
         with self._work.lock:
             self._work.key, self._work.closed, self._work.progress = key, False, 0.0
         self._busy.set()
@@ -230,7 +231,7 @@ class Session:
                 request = pb.HeartbeatRequest(key=work.key, activity=work.activity, progress=work.progress)
             try:
                 told = self.call("Heartbeat", request, pb.HeartbeatResponse, timeout_s=5.0)
-            except SupersededError as error:
+            except (SupersededError, UnauthenticatedError) as error:
                 self._fatal = error
                 return
             except FkdError as error:

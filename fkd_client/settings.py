@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from fkd_common.logs import LogFormat
 from fkd_common.places import cache_folder
@@ -19,7 +19,13 @@ class ClientSettings(ProgramSettings):
     server: str = "127.0.0.1:50051"
     """The coordinator, HOST:PORT."""
     name: str | None = None
-    """This client's id in the run (default: the name of the data)."""
+    """This client's id in the run (default: the certificate's, else the name of the data)."""
+    tls: Path | None = None
+    """Folder with ca.pem, cert.pem and key.pem: connect with mutual TLS, as whom the certificate names."""
+    join: SecretStr | None = None
+    """A token from `fkd-server token create`, or @FILE: get the certificate for --tls, unless it is there."""
+    join_port: int | None = Field(None, ge=1, le=65535)
+    """The coordinator's port for --join (default: the one after --server's)."""
     insecure: bool = False
     """Reach a coordinator beyond this machine in plain text: only inside a network you trust."""
     device: str = "auto"

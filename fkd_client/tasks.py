@@ -6,18 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fkd_client.global_model import GlobalModel
 from fkd_client.personal import PersonalModel
 from fkd_client.pipeline import Pipeline
 from fkd_client.progress import Progress
+from fkd_client.secure_sum import OwnSums, student_summand
 from fkd_client.session import Session
+from fkd_client.task_inputs import check_choice, check_corrections, check_student
 from fkd_client.transfer import TensorMessage, Transfer
 from fkd_common.config import Fusion
-from fkd_common.errors import DataError
+from fkd_common.errors import DataError, FkdError
+from fkd_common.method.aggregation import drop_unreliable
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.secure_sum.sharing import ThresholdRule
+from fkd_common.secure_sum.steps import SECURE_STEPS, SecureStep, Step, Summed
 from fkd_common.tensors import Tensors, decode
 
 
@@ -33,6 +39,8 @@ class TaskRunner:
         self._transfer = transfer
         self._pipeline = pipeline
         self._progress = progress
+        config = pipeline.config
+        self._sums = OwnSums(session.name, ThresholdRule(config.secure_threshold, config.min_cohort))
         self._handlers: dict[int, Callable[[pb.Task], None]] = {
             types.PHASE_STUDENT: self._student,
             types.PHASE_RESIDUALS: self._residuals,
@@ -47,15 +55,52 @@ class TaskRunner:
         Raises:
             FkdError: It could not be done, or its result was refused.
         """
+        if self._pipeline.config.secure_aggregation and task.key.phase in SECURE_STEPS:
+            self._secure_step(task, SECURE_STEPS[task.key.phase])
+            return
         handler = self._handlers.get(task.key.phase)
         if handler is None:
             raise DataError(
                 f"the coordinator asks for an unknown phase {task.key.phase}: install the same fkd release"
             )
-        handler(task)
+        try:
+            handler(task)
+        except torch.OutOfMemoryError as error:
+            raise FkdError(
+                "the device ran out of memory in this task: free it, or use --device cpu",
+                reason="OUT_OF_MEMORY",
+            ) from error
+
+    def _secure_step(self, task: pb.Task, place: SecureStep) -> None:
+        """One step of a secure sum; see ``fkd_common.secure_sum``."""
+        where = (task.key.round, place.summed)
+        part = self._sums.begin(*where) if place.step is Step.KEYS else self._sums.going_on(*where)
+        if place.step is Step.KEYS:
+            tensors = part.keys()
+        elif place.step is Step.SHARES:
+            tensors = part.shares(self._input_once(task, "roster"))
+        elif place.step is Step.MASKED:
+            tensors = part.masked(self._summand(task, place.summed), self._input_once(task, "inbox"))
+        else:
+            tensors = part.revealed(task.delivered)
+        self._transfer.submit(TensorMessage("SubmitSecure", pb.SubmitSecureRequest(key=task.key), tensors))
+        if place.step is Step.UNMASK:
+            self._sums.end()
+
+    def _summand(self, task: pb.Task, summed: Summed) -> Tensors:
+        """What this client adds to a secure sum."""
+        start = self._input(task, "student")
+        if summed is Summed.MOMENTS:
+            self._progress(0.0, "summing moments")
+            return dict(self._pipeline.moments(start, block_known=False))
+        trained = self._pipeline.student(start, task.key.round, self._progress)
+        reliability, config = self._pipeline.teacher.reliability, self._pipeline.config
+        kept = bool(drop_unreliable(np.array([reliability]), config.drop_below)[0])
+        weight = self._pipeline.num_samples * max(reliability, config.tau_r)
+        return student_summand(trained, weight if kept else 0.0)
 
     def _student(self, task: pb.Task) -> None:
-        state = self._pipeline.student(self._input(task, "student"), task.key.round, self._progress)
+        state = self._pipeline.student(self._received_student(task), task.key.round, self._progress)
         request = pb.SubmitStudentRequest(
             key=task.key,
             num_samples=self._pipeline.num_samples,
@@ -64,7 +109,7 @@ class TaskRunner:
         self._transfer.submit(TensorMessage("SubmitStudent", request, state))
 
     def _residuals(self, task: pb.Task) -> None:
-        predicted = self._pipeline.residuals(self._input(task, "student"), self._progress)
+        predicted = self._pipeline.residuals(self._received_student(task), self._progress)
         request = pb.SubmitResidualsRequest(key=task.key, num_samples=self._pipeline.num_samples)
         if self._pipeline.config.fusion is Fusion.CLASS_AWARE:
             request.class_counts.extend(self._pipeline.class_counts.tolist())
@@ -72,7 +117,7 @@ class TaskRunner:
 
     def _moments(self, task: pb.Task) -> None:
         self._progress(0.0, "summing moments")
-        sums = self._pipeline.moments(self._input(task, "student"), block_known=task.embedding_block_known)
+        sums = self._pipeline.moments(self._received_student(task), block_known=task.embedding_block_known)
         request = pb.SubmitMomentsRequest(key=task.key, num_samples=self._pipeline.num_samples)
         self._transfer.submit(TensorMessage("SubmitMoments", request, sums))
 
@@ -84,7 +129,9 @@ class TaskRunner:
         self._session.call("SubmitVotes", request, pb.SubmitResponse, key=task.key)
 
     def _personal(self, task: pb.Task) -> None:
-        base = self._pipeline.global_model(self._models(task), task.published, task.best_moments)
+        models = self._models(task)
+        check_choice(task, models)
+        base = self._pipeline.global_model(models, task.published, task.best_moments)
         self.personal = self._pipeline.personalise(base, self._progress)
         self.personal_round = task.key.round
         self._session.call("FinishTask", pb.FinishTaskRequest(key=task.key), pb.SubmitResponse, key=task.key)
@@ -92,18 +139,32 @@ class TaskRunner:
     # -- inputs -----------------------------------------------------------------------------------
 
     def _models(self, task: pb.Task) -> dict[str, GlobalModel]:
-        fused = self._optional_input(task, "fused_residuals").get("fused_residuals")
+        fused_input = self._optional_input(task, "fused_residuals")
         solved = self._optional_input(task, "moment_correction")
+        check_corrections(task, fused_input, solved, self._pipeline)
+        fused = fused_input.get("fused_residuals")
         solutions: list[NDArray[np.float32]] = [solved[f"V.{i}"] for i in range(len(solved))]
         return self._pipeline.candidate_models(
-            self._input(task, "student"), fused, task.anchor_lambda, solutions
+            self._received_student(task), fused, task.anchor_lambda, solutions
         )
+
+    def _received_student(self, task: pb.Task) -> Tensors:
+        student = self._input(task, "student")
+        check_student(student, self._pipeline)
+        return student
 
     def _input(self, task: pb.Task, name: str) -> dict[str, NDArray[Any]]:
         tensors = self._optional_input(task, name)
         if not tensors:
             raise DataError(f"the coordinator's task lacks its input {name!r}")
         return tensors
+
+    def _input_once(self, task: pb.Task, name: str) -> Tensors:
+        """An input of this task alone; empty where nobody else takes part."""
+        reference = next((item for item in task.inputs if item.name == name), None)
+        if reference is None:
+            raise DataError(f"the coordinator's task lacks its input {name!r}")
+        return decode(self._transfer.fetch_once(reference, task.key))
 
     def _optional_input(self, task: pb.Task, name: str) -> Tensors:
         reference = next((item for item in task.inputs if item.name == name), None)

@@ -14,7 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fkd_client.session import RunInfo, Session
+from fkd_client.run_info import RunInfo
+from fkd_client.session import Session
 from fkd_common.artifacts import BlobStore, sha256_hex
 from fkd_common.errors import CorruptTransferError, FkdError, TooLargeError
 from fkd_common.pb import coordinator_pb2 as pb
@@ -60,6 +61,15 @@ class Transfer:
             if len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
         return self._recent[sha256]
+
+    def fetch_once(self, reference: types.ArtifactRef, key: types.TaskKey) -> bytes:
+        """An artifact that no other task needs: not remembered, so that it pushes out none that does; verified.
+
+        Raises:
+            CorruptTransferError: It does not match its hash after several attempts.
+            TooLargeError: It claims an absurd size.
+        """
+        return self._download_verified(reference, key)
 
     def fetch_kept(self, reference: types.ArtifactRef, key: types.TaskKey) -> bytes:
         """An artifact of the whole run, from disk or the coordinator; verified either way.

@@ -7,12 +7,18 @@ import io
 import os
 import secrets
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from fkd_common.errors import CorruptTransferError, NotFoundError
+from fkd_common.failpoints import failpoint
 from fkd_common.tensors import payload_offset
+
+
+TEMPORARY = ".unfinished-"
+"""Files that begin so were being written when their process ended; nobody else ever sees them."""
 
 
 def sha256_hex(data: bytes) -> str:
@@ -26,20 +32,29 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _write_atomically(path: Path, source: BinaryIO) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("wb") as file:
             shutil.copyfileobj(source, file)
             file.flush()
+            failpoint("file.written")
             os.fsync(file.fileno())
+        failpoint("file.synced")
         temporary.replace(path)
+        failpoint("file.renamed")
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+    failpoint("file.durable")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,9 @@ class Artifact:
         """How many of the bytes [offset, offset + length) are tensor data."""
         end = min(offset + length, self.size)
         return max(0, end - max(offset, self.payload_offset))
+
+
+_SUFFIX = ".safetensors"
 
 
 class BlobStore:
@@ -91,7 +109,7 @@ class BlobStore:
 
     def path(self, sha256: str) -> Path:
         """The blob's file."""
-        return self._folder / f"{sha256}.safetensors"
+        return self._folder / f"{sha256}{_SUFFIX}"
 
     def describe(self, sha256: str) -> Artifact:
         """Size and payload offset of a stored blob.
@@ -125,12 +143,35 @@ class BlobStore:
             )
         return blob
 
+    def check(self, sha256: str) -> None:
+        """Read a blob through, without holding it.
+
+        Raises:
+            NotFoundError: No such blob.
+            CorruptTransferError: The file no longer matches its digest.
+        """
+        try:
+            with self.path(sha256).open("rb") as file:
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{self.path(sha256)} is missing") from error
+        if actual != sha256:
+            raise CorruptTransferError(f"{self.path(sha256)} is damaged: its content does not match its name")
+
     def read_chunk(self, sha256: str, offset: int, length: int) -> bytes:
         """Part of a blob, unverified: the receiver checks the whole."""
         self.describe(sha256)
         with self.path(sha256).open("rb") as file:
             file.seek(offset)
             return file.read(length)
+
+    def sweep(self, keep: Collection[str]) -> None:
+        """Remove every blob but those to keep, and what an interrupted write left behind."""
+        for path in self._folder.iterdir():
+            if path.name.startswith(TEMPORARY):
+                path.unlink(missing_ok=True)
+            elif path.suffix == _SUFFIX and path.stem not in keep:
+                self.remove(path.stem)
 
     def remove(self, sha256: str) -> None:
         """Forget a blob that nothing refers to any more."""

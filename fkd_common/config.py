@@ -119,6 +119,22 @@ class MissedQuorum(StrEnum):
     ABORT = "abort"
 
 
+class Aggregation(StrEnum):
+    """How uploads become one: the mean of Eqs. 12 and 14, or an estimate that a few liars cannot move far."""
+
+    MEAN = "mean"
+    MEDIAN = "median"
+    TRIMMED_MEAN = "trimmed_mean"
+    NORM_CLIP = "norm_clip"
+
+
+class NormAction(StrEnum):
+    """What happens to an update longer than the norm bound."""
+
+    CLIP = "clip"
+    REJECT = "reject"
+
+
 class RunConfig(BaseModel):
     """Everything that decides what a run computes; equal configurations hash equal."""
 
@@ -133,6 +149,8 @@ class RunConfig(BaseModel):
     """Share of the live clients sampled into each round's cohort."""
     min_clients: int = Field(2, ge=1)
     """Clients that must be ready before the first round starts; later rounds go on with a quorum of them."""
+    min_cohort: int = Field(2, ge=1)
+    """Fewest clients whose uploads anything sent to the others is made of: with 1 it may be one site's alone."""
     quorum: float = Field(0.5, gt=0, le=1)
     """Share of a phase's participants (at least 1) whose uploads close it at the deadline."""
     phase_deadline_s: float = Field(600.0, gt=0)
@@ -204,6 +222,34 @@ class RunConfig(BaseModel):
     drop_below: float | None = Field(None, ge=0, le=1)
     """Leave clients with r_k below this out of the average."""
 
+    # -- what may count --------------------------------------------------------------------------
+    max_samples: int = Field(10_000_000, ge=1)
+    """Largest n_k a client may claim; 0 is excluded from every sum."""
+    max_weight_share: float = Field(1.0, gt=0, le=1)
+    """Largest share of one client in any average or sum; what is cut goes to the others in proportion."""
+    aggregation: Aggregation = Aggregation.MEAN
+    """How students and residuals are combined. `median` and `trimmed_mean` count every client alike; `norm_clip` is
+    the mean of updates cut to `norm_bound` (1 where unset). Moments are sums whatever is chosen."""
+    trim_fraction: float = Field(0.2, ge=0, lt=0.5)
+    """Share of the clients that `trimmed_mean` leaves out at each end of every coordinate, rounded down."""
+    norm_bound: float | None = Field(None, gt=0)
+    """Longest update ||W_k - W_t||, and longest residual matrix, in multiples of the cohort's median length."""
+    norm_action: NormAction = NormAction.CLIP
+    """Shorten what is longer than the bound, or leave it out."""
+
+    # -- differential privacy of residuals and moments -------------------------------------------
+    noise_multiplier: float = Field(0.0, ge=0)
+    """Standard deviation of the Gaussian noise on residuals and moments, in sensitivities (0: no noise). Students,
+    votes, n_k and r_k carry none."""
+    residual_l2_clip: float | None = Field(None, gt=0)
+    """Largest L2 norm of a client's residual matrix, applied by the client."""
+    feature_clip: float | None = Field(None, gt=0)
+    """Largest L2 norm of a sample's hidden features, and of its embedding, in the moments; applied by the client."""
+    target_clip: float | None = Field(None, gt=0)
+    """Largest L2 norm of a sample's residual in the moments; applied by the client."""
+    privacy_delta: float = Field(1e-5, gt=0, lt=1)
+    """The delta for which epsilon is reported."""
+
     # -- stage 2: corrections (Eqs. 10-13 and pooled moments) ------------------------------------
     correction: Listed[Correction] = (Correction.ANCHORS, Correction.MOMENTS)
     """Which corrections are computed; the vote decides which one is published."""
@@ -258,6 +304,13 @@ class RunConfig(BaseModel):
     finetune_lr_head: float = Field(1e-3, gt=0)
     """AdamW learning rate of the personal head."""
 
+    # -- secure aggregation ----------------------------------------------------------------------
+    secure_aggregation: bool = False
+    """Students and moments reach the coordinator only as sums over clients (Bonawitz et al., CCS 2017), never one
+    by one. Residuals on the anchors, votes, and with residuals n_k, still travel in clear."""
+    secure_threshold: float = Field(2 / 3, gt=0.5, le=1)
+    """Share of a secure sum's participants that must stay to its end; with fewer, nothing is revealed."""
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if len(self.hidden) != len(self.dropout):
@@ -272,9 +325,66 @@ class RunConfig(BaseModel):
             grid: tuple[float, ...] = getattr(self, name)
             if not grid or min(grid) <= 0:
                 raise ValueError(f"{name} needs at least one value, each above 0")
+        if self.min_clients < self.min_cohort:
+            raise ValueError(
+                f"min_clients = {self.min_clients} is below min_cohort = {self.min_cohort}: raise it, or set "
+                "min_cohort to 1 if what one site uploads may be sent to the others as it is"
+            )
         if self.heartbeat_limit_s <= self.heartbeat_s:
             raise ValueError("heartbeat_limit_s must exceed heartbeat_s")
         return self
+
+    @model_validator(mode="after")
+    def _secure_sums_are_possible(self) -> Self:
+        if not self.secure_aggregation:
+            return self
+        blind = {
+            "aggregation": self.aggregation is not Aggregation.MEAN,
+            "norm_bound": self.norm_bound is not None,
+            "max_weight_share": self.max_weight_share < 1.0,
+            "fusion": self.fusion is Fusion.CLASS_AWARE,
+        }
+        if any(blind.values()):
+            names = ", ".join(name for name, is_set in blind.items() if is_set)
+            raise ValueError(
+                f"secure_aggregation hides every single client, so {names} cannot look at one: leave at the default"
+            )
+        if self.min_cohort < 2:
+            raise ValueError("secure_aggregation needs min_cohort of at least 2: a sum of one hides nothing")
+        return self
+
+    @model_validator(mode="after")
+    def _what_counts_is_consistent(self) -> Self:
+        if self.aggregation is Aggregation.NORM_CLIP and self.norm_action is NormAction.REJECT:
+            raise ValueError(
+                "aggregation norm_clip shortens updates and norm_action reject leaves them out: choose one (for the "
+                "second, aggregation mean with a norm_bound)"
+            )
+        if self.noise_multiplier == 0:
+            return self
+        needed = {
+            Correction.ANCHORS: ("residual_l2_clip",),
+            Correction.MOMENTS: ("feature_clip", "target_clip"),
+        }
+        for correction in self.correction:
+            missing = [name for name in needed[correction] if getattr(self, name) is None]
+            if missing:
+                raise ValueError(
+                    f"noise_multiplier needs {' and '.join(missing)}: without a bound on what one sample or client can "
+                    f"change, noise on the {correction} protects nothing"
+                )
+        if self.beta > 0 and Correction.MOMENTS in self.correction:
+            raise ValueError(
+                "noise_multiplier needs beta = 0: teacher targets let one sample change the moments of all others"
+            )
+        return self
+
+    @property
+    def norm_limit(self) -> float | None:
+        """The norm bound in force, in multiples of the cohort's median; None where there is none."""
+        if self.norm_bound is None and self.aggregation is Aggregation.NORM_CLIP:
+            return 1.0
+        return self.norm_bound
 
     def canonical_json(self) -> str:
         """The configuration as JSON with sorted keys: the text that is hashed and sent."""

@@ -76,6 +76,20 @@ class RefusedError(FkdError):
     reason = "REFUSED"
 
 
+class UnauthenticatedError(FkdError):
+    """The caller does not prove who it is: no, a wrong, an expired or a revoked credential."""
+
+    exit_code = ExitCode.REJECTED
+    reason = "UNAUTHENTICATED"
+
+
+class ForbiddenError(FkdError):
+    """The caller is known and may not do this."""
+
+    exit_code = ExitCode.REJECTED
+    reason = "FORBIDDEN"
+
+
 class ConflictError(FkdError):
     """A different upload already stands for the same client, round and phase."""
 
@@ -97,6 +111,12 @@ class CorruptTransferError(FkdError):
     reason = "DIGEST_MISMATCH"
 
 
+class SecureSumError(FkdError):
+    """A secure sum cannot go on here: a step is missing, too few take part, or more is asked than may be said."""
+
+    reason = "SECURE_SUM"
+
+
 class TooLargeError(FkdError):
     """A message or upload exceeds its cap."""
 
@@ -116,6 +136,12 @@ class UnreachableError(FkdError):
 
     exit_code = ExitCode.UNREACHABLE
     reason = "UNREACHABLE"
+
+
+class BusyError(UnreachableError):
+    """The coordinator has more to do than it lets in at once; asking again later can help."""
+
+    reason = "BUSY"
 
 
 class RunAbortedError(FkdError):

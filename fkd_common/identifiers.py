@@ -26,6 +26,21 @@ def check_client_name(name: str) -> str:
     return name
 
 
+def check_run_id(name: str) -> str:
+    """Return the name if it can be a run's id, which is also the name of its folder.
+
+    Raises:
+        InvalidUploadError: It is empty, too long, or has characters that could escape a file name.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidUploadError(
+            f"run id {name[:80]!r}: expected 1-64 letters, digits, '.', '_' or '-', "
+            "starting with a letter or digit",
+            reason="BAD_NAME",
+        )
+    return name
+
+
 def new_run_id() -> str:
     """A sortable, unguessable run id such as 20260131-142501-9f3c."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -46,18 +46,34 @@ class ByteCount:
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
+    def __neg__(self) -> ByteCount:
+        """What takes this count back when it is added."""
+        return ByteCount(*(-value for value in astuple(self)))
+
 
 class Ledger:
     """A thread-safe sum of byte counts per :class:`LedgerKey`."""
 
     def __init__(self) -> None:
         self._rows: dict[LedgerKey, ByteCount] = defaultdict(ByteCount)
+        self._changed: set[LedgerKey] = set()
         self._lock = threading.Lock()
 
     def book(self, key: LedgerKey, count: ByteCount) -> None:
         """Add one call's bytes."""
         with self._lock:
             self._rows[key].add(count)
+            self._changed.add(key)
+
+    def changed(self) -> list[tuple[LedgerKey, ByteCount]]:
+        """Rows booked on since they were last :meth:`saved`."""
+        with self._lock:
+            return [(key, ByteCount(*astuple(self._rows[key]))) for key in self._changed]
+
+    def saved(self) -> None:
+        """All rows are kept elsewhere as they are now."""
+        with self._lock:
+            self._changed.clear()
 
     def rows(self) -> list[tuple[LedgerKey, ByteCount]]:
         """All rows, sorted by client, round and phase."""

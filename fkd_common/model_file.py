@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError, FkdError
+from fkd_common.method.moments import num_moment_features
 from fkd_common.method.residuals import AnchorCorrection, Standardiser
-from fkd_common.tensors import Tensors, decode, encode, metadata_of
+from fkd_common.method.student_layout import TensorSpec, student_layout
+from fkd_common.tensors import Tensors, check_schema, decode, encode, metadata_of
 
 HEADER_KEY = "fkd.model"
 
@@ -73,6 +75,7 @@ def decode_model(blob: bytes) -> ModelParts:
     try:
         header = ModelHeader.model_validate_json(metadata_of(blob)[HEADER_KEY])
         tensors = decode(blob)
+        check_schema(tensors, _schema(header, tensors))
         standardiser = Standardiser(tensors["standardiser.mean"], tensors["standardiser.std"])
     except (KeyError, ValidationError, FkdError) as error:
         raise DataError(f"not a published model: {error}") from error
@@ -88,3 +91,18 @@ def decode_model(blob: bytes) -> ModelParts:
     prefix = "student."
     student = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
     return ModelParts(header, student, standardiser, anchors, tensors.get("moment_correction.V"))
+
+
+def _schema(header: ModelHeader, tensors: Tensors) -> dict[str, TensorSpec]:
+    """Every tensor a model of this header has; of the corrections, those it brings."""
+    config, C, d = header.config, len(header.classes), tensors["standardiser.mean"].size
+    layout = student_layout(d, config.hidden, C, config.norm)
+    schema = {f"student.{name}": spec for name, spec in layout.items()}
+    schema["standardiser.mean"] = schema["standardiser.std"] = TensorSpec((d,), "float64")
+    if "anchor_correction.coefficients" in tensors:
+        schema["anchor_correction.coefficients"] = TensorSpec((d, C), "float64")
+        schema["anchor_correction.intercept"] = TensorSpec((C,), "float64")
+    if "moment_correction.V" in tensors:
+        p = num_moment_features(config.hidden, d, config.moment_features)
+        schema["moment_correction.V"] = TensorSpec((p, C), "float32")
+    return schema

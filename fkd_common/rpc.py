@@ -9,26 +9,25 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
-from google.protobuf import any_pb2
-from google.protobuf.message import Message
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from fkd_common import errors
-from fkd_common.pb import coordinator_pb2
+from fkd_common.pb import admin_pb2, coordinator_pb2, enrolment_pb2
 
 PROTOCOL_VERSION = 1
 MAX_CHUNK_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = MAX_CHUNK_BYTES + (64 << 10)
 MAX_POLL_S = 30.0
 
-_SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
-
 
 @dataclass(frozen=True)
 class Method:
-    """One method of fkd.v1.Coordinator."""
+    """One method of a service of fkd.v1."""
 
     name: str
     path: str
@@ -36,15 +35,24 @@ class Method:
     response_type: type[Message]
 
 
-METHODS: dict[str, Method] = {
-    method.name: Method(
-        method.name,
-        f"/{_SERVICE.full_name}/{method.name}",
-        GetMessageClass(method.input_type),
-        GetMessageClass(method.output_type),
-    )
-    for method in _SERVICE.methods
-}
+def _methods_of(service: ServiceDescriptor) -> dict[str, Method]:
+    return {
+        method.name: Method(
+            method.name,
+            f"/{service.full_name}/{method.name}",
+            GetMessageClass(method.input_type),
+            GetMessageClass(method.output_type),
+        )
+        for method in service.methods
+    }
+
+
+METHODS = _methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"])
+"""What clients call."""
+ADMIN_METHODS = _methods_of(admin_pb2.DESCRIPTOR.services_by_name["Admin"])
+"""What operators call."""
+ENROLMENT_METHODS = _methods_of(enrolment_pb2.DESCRIPTOR.services_by_name["Enrolment"])
+"""What a site calls that has no certificate yet."""
 
 
 class Transport(Protocol):
@@ -67,14 +75,20 @@ _CODES: dict[type[errors.FkdError], int] = {
     errors.InvalidUploadError: code_pb2.INVALID_ARGUMENT,
     errors.StaleError: code_pb2.FAILED_PRECONDITION,
     errors.RefusedError: code_pb2.FAILED_PRECONDITION,
+    errors.UnauthenticatedError: code_pb2.UNAUTHENTICATED,
+    errors.ForbiddenError: code_pb2.PERMISSION_DENIED,
     errors.ConflictError: code_pb2.ALREADY_EXISTS,
     errors.SupersededError: code_pb2.ABORTED,
     errors.CorruptTransferError: code_pb2.DATA_LOSS,
     errors.TooLargeError: code_pb2.RESOURCE_EXHAUSTED,
     errors.NotFoundError: code_pb2.NOT_FOUND,
     errors.UnreachableError: code_pb2.UNAVAILABLE,
+    errors.BusyError: code_pb2.RESOURCE_EXHAUSTED,
 }
 _KINDS: dict[str, type[errors.FkdError]] = {kind.__name__: kind for kind in _CODES}
+
+RETRY_AFTER_S = 1
+"""When to come back to a coordinator that is busy or whose disk is full; clients back off further from there."""
 
 _MAX_DETAIL = 1000
 """Longest error message sent, in characters: gRPC carries it, twice, in trailers of at most 8 KiB."""
@@ -87,25 +101,28 @@ def to_status(error: errors.FkdError) -> status_pb2.Status:
     # The kind travels beside the code: several kinds share one, and mean different things to a client.
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain="fkd.v1", metadata={"kind": kind.__name__})
     detail.Pack(info)
+    details = [detail]
+    if isinstance(error, errors.UnreachableError):  # it will pass: say when to come back
+        again = any_pb2.Any()
+        again.Pack(error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=RETRY_AFTER_S)))
+        details.append(again)
     code = _CODES.get(kind, code_pb2.INTERNAL)
-    return status_pb2.Status(code=code, message=str(error)[:_MAX_DETAIL], details=[detail])
+    return status_pb2.Status(code=code, message=str(error)[:_MAX_DETAIL], details=details)
 
 
 def from_rpc_error(error: grpc.RpcError) -> errors.FkdError:
     """What a failed gRPC call means in our own terms."""
     call: Any = error
+    code, text = call.code(), call.details() or ""
     try:
         status = rpc_status.from_call(call)
-    except ValueError:
-        status = None
-    if status is not None:
-        for detail in status.details:
+        for detail in status.details if status is not None else ():
             info = error_details_pb2.ErrorInfo()
-            if detail.Is(info.DESCRIPTOR):
-                detail.Unpack(info)
+            if detail.Unpack(info):
                 kind = _KINDS.get(info.metadata["kind"], errors.FkdError)
-                return kind(status.message, reason=info.reason)
-    code, text = call.code(), call.details() or ""
+                return kind(status.message or code.name, reason=info.reason)
+    except (ValueError, DecodeError):
+        pass  # not from a coordinator: something in between answered, and its code says what it can
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
         return errors.TooLargeError(text)
     busy_or_gone = (

@@ -2,17 +2,31 @@
 
 Rounds consist of phases; a phase has participants, a deadline and a quorum. It closes when everyone who is
 still alive has answered and the quorum is met, or at its deadline. Times are seconds of a monotonic clock.
+
+Where the run stands is one immutable :class:`Position`. A step is made durable by the journal first and made in
+memory after, so that a coordinator that dies, or whose disk refuses, goes on from exactly the last step.
 """
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from fkd_common.config import MissedQuorum, RunConfig
-from fkd_common.errors import ConflictError, FkdError, RefusedError, StaleError, SupersededError
+from fkd_common.errors import (
+    ConflictError,
+    CorruptTransferError,
+    FkdError,
+    NotFoundError,
+    RefusedError,
+    StaleError,
+    SupersededError,
+)
+from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.federated_method import (
     BelowQuorum,
@@ -26,10 +40,15 @@ from fkd_server.run_state import (
     MAX_DETAIL,
     AssignedTask,
     ClientRecord,
+    ClosedPhase,
     Event,
+    Journal,
+    KnownClient,
     MustWait,
     OpenPhase,
+    PhaseAtWork,
     PhaseKey,
+    Position,
     Receipt,
     RunOver,
     RunState,
@@ -39,22 +58,56 @@ from fkd_server.run_state import (
 class Coordinator:
     """Drives one run of a federated method over the clients that come."""
 
-    def __init__(self, config: RunConfig, method: FederatedMethod, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        method: FederatedMethod,
+        journal: Journal,
+        on_event: Callable[[Event], None],
+    ) -> None:
         self.config = config
-        self.state = RunState.GATHERING
-        self.round = -1
         self.clients: dict[str, ClientRecord] = {}
         self.open: OpenPhase | None = None
-        self.detail = ""
+        self._at = Position()
         self._method = method
-        self._sessions: dict[bytes, str] = {}
+        self._journal = journal
         self._emit = on_event
-        self._cohort: tuple[str, ...] = ()
-        self._plans: list[PhasePlan] = []
-        self._record: dict[str, Json] = {}
+        self._sessions: dict[bytes, str] = {}
         self._round_opened = 0.0
-        self._accepted: dict[tuple[str, PhaseKey], str] = {}
         self._gathering_since: float | None = None
+
+    def resume(
+        self,
+        at: Position,
+        clients: Iterable[KnownClient],
+        uploads: Mapping[str, UploadContent],
+        now: float,
+    ) -> None:
+        """Go on where an earlier process stopped: same round, same phase, nothing asked twice.
+
+        Clients get twice the usual time to show a sign of life, and the phase its whole deadline anew.
+
+        Args:
+            at: Where the run stood.
+            clients: Who had registered; their sessions stay valid.
+            uploads: What was accepted for the open phase.
+            now: The time.
+        """
+        self._at = at
+        if at.method:
+            self._method.restore(at.method)
+        for client in clients:
+            self._sessions[client.session] = client.name
+            grace = now + self.config.heartbeat_limit_s
+            self.clients[client.name] = ClientRecord(
+                client.name, client.session, last_seen=grace, ready=client.ready
+            )
+        self._round_opened = now
+        if at.open is not None:
+            self.open = self._phase_at_work(at.open, now)
+            self.open.uploads.update(uploads)
+        resumed: dict[str, Json] = {"state": at.state.value, "round": max(0, at.round)}
+        self._emit(Event("run_resumed", {**resumed, "waiting_for": self.waiting_for(now)}))
 
     # -- commands ---------------------------------------------------------------------------------
 
@@ -63,6 +116,7 @@ class Coordinator:
         if self.over:
             raise RefusedError(f"the run is over: {self.detail}", reason="RUN_OVER")
         again = name in self.clients
+        self._journal.client_joined(name, session)
         if again:
             self._sessions.pop(self.clients[name].session)
         self._sessions[session] = name
@@ -73,13 +127,13 @@ class Coordinator:
         """The client that holds a session.
 
         Raises:
-            SupersededError: A newer process of the client took over, or the session is of an earlier coordinator.
+            SupersededError: A newer process of the client took over, or the session belongs to another run.
         """
         name = self._sessions.get(session)
         if name is None:
             raise SupersededError(
                 "this session has ended: another process registered under the same name (give one of them another "
-                "--name), or the coordinator was restarted"
+                "--name), or the coordinator has begun another run"
             )
         return self.clients[name]
 
@@ -100,6 +154,7 @@ class Coordinator:
         """What the client should do now; asking says that it is ready."""
         client = self.seen(session, now, activity="waiting")
         if not client.ready:
+            self._journal.client_ready(client.name)
             client.ready = True
             self._emit(Event("client_ready", {"client": client.name, "ready": len(self._ready())}))
         self.tick(now)
@@ -124,7 +179,7 @@ class Coordinator:
             StaleError: The key's phase is closed, not yet open, or does not ask this client.
         """
         client = self.client_of(session)
-        accepted = self._accepted.get((client.name, key))
+        accepted = self._journal.digest_of(client.name, key)
         if accepted == digest:
             return Receipt(digest, duplicate=True)
         if accepted is not None:
@@ -134,28 +189,27 @@ class Coordinator:
         if self.open is None or self.open.key != key:
             at = str(self.open.key) if self.open else self.state.value
             raise StaleError(f"{key} is not open: the run is at {at}")
-        if client.name not in self.open.participants:
+        if client.name not in self.participants:
             raise StaleError(f"{client.name} takes no part in {key}", reason="NOT_ASKED")
         return None
 
     def submit(
         self, session: bytes, key: PhaseKey, digest: str, content: UploadContent, now: float
     ) -> Receipt:
-        """Count a validated upload, exactly once."""
+        """Count a validated upload, exactly once; the next :meth:`tick` may close the phase."""
         earlier = self.check_current(session, key, digest)
         if earlier is not None:
             return earlier
         client, phase = self.seen(session, now), self.open
         assert phase is not None
+        self._journal.upload_accepted(key, client.name, digest, content)
         phase.uploads[client.name] = content
         phase.failed.pop(client.name, None)
-        self._accepted[client.name, key] = digest
         self._emit(
             Event(
                 "upload_accepted", {"client": client.name, **self._place(key), "seconds": now - phase.opened}
             )
         )
-        self.tick(now)
         return Receipt(digest, duplicate=False)
 
     def fail(self, session: bytes, key: PhaseKey, detail: str, now: float) -> None:
@@ -176,7 +230,7 @@ class Coordinator:
     def abort(self, detail: str) -> None:
         """End the run without a result."""
         if not self.over:
-            self.state, self.detail, self.open = RunState.ABORTED, detail, None
+            self._move(replace(self._at, state=RunState.ABORTED, detail=detail, open=None, to_come=()))
             self._emit(Event("run_aborted", {"round": max(0, self.round), "detail": detail}))
 
     def tick(self, now: float) -> None:
@@ -190,6 +244,26 @@ class Coordinator:
             pass
 
     # -- questions --------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> RunState:
+        """Whether the run gathers clients, runs or has ended."""
+        return self._at.state
+
+    @property
+    def detail(self) -> str:
+        """How the run ended."""
+        return self._at.detail
+
+    @property
+    def round(self) -> int:
+        """The round at work; -1 before the first."""
+        return self._at.round
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Who is asked in the open phase."""
+        return self._at.open.participants if self._at.open is not None else ()
 
     @property
     def over(self) -> bool:
@@ -220,8 +294,8 @@ class Coordinator:
             ]
             return "; ".join([text, *busy])
         pending, phase = self._pending(self.open), self.open
-        text = f"{phase.key}: {len(phase.uploads)} of {len(phase.participants)} in"
-        gone = [name for name in phase.participants if name not in (*phase.uploads, *phase.failed, *pending)]
+        text = f"{phase.key}: {len(phase.uploads)} of {len(self.participants)} in"
+        gone = [name for name in self.participants if name not in (*phase.uploads, *phase.failed, *pending)]
         if pending:
             text += f", waiting for {', '.join(pending)}"
         if gone:
@@ -230,18 +304,38 @@ class Coordinator:
 
     # -- the machine ------------------------------------------------------------------------------
 
+    def _move(
+        self,
+        to: Position,
+        *,
+        closed: ClosedPhase | None = None,
+        round_record: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Make a step: durably first, then in memory.
+
+        Raises:
+            OSError: The disk does not take it; the run stands where it stood.
+        """
+        to = replace(to, method=self._method.snapshot())
+        self._journal.moved(to, self._method.in_use(), closed=closed, round_record=round_record)
+        self._at = to
+        if to.open is None:
+            self.open = None
+
     def _advance(self, now: float) -> bool:
         """Make one transition if one is due."""
+        at = self._at
         if self.open is not None:
             return self._close_if_due(self.open, now)
-        if self._plans:
-            self._open_phase(self._plans.pop(0), now)
+        if at.to_come:
+            self._open_phase(at.to_come[0], now)
             return True
-        if self.state is RunState.RUNNING and self._record:
+        if at.state is RunState.RUNNING and at.record:
             self._close_round(now)
             return True
-        if self.state is RunState.RUNNING and self.round >= self.config.rounds:
-            self.state, self.detail = RunState.COMPLETED, f"all {self.config.rounds} rounds done"
+        if at.state is RunState.RUNNING and at.round >= self.config.rounds:
+            detail = f"all {self.config.rounds} rounds done"
+            self._move(replace(at, state=RunState.COMPLETED, detail=detail))
             self._emit(Event("run_completed", {"rounds": self.config.rounds}))
             return True
         return self._open_round(now)
@@ -250,74 +344,88 @@ class Coordinator:
         """Ready clients a round needs: all of min_clients to start, a quorum of them to go on."""
         if self.state is RunState.GATHERING:
             return self.config.min_clients
-        return max(1, math.ceil(self.config.quorum * self.config.min_clients))
+        return max(self.config.min_cohort, math.ceil(self.config.quorum * self.config.min_clients))
 
     def _ready(self) -> list[str]:
         return sorted(client.name for client in self.live() if client.ready)
 
     def _open_round(self, now: float) -> bool:
-        ready = self._ready()
-        if len(ready) < self._needed():
+        ready, needed = self._ready(), self._needed()
+        if len(ready) < needed:
             self._gathering_since = now if self._gathering_since is None else self._gathering_since
             waited = now - self._gathering_since
             # Before the first round there is nothing to lose by waiting; later, the run's result is at stake.
             if self.state is RunState.RUNNING and waited > self.config.phase_deadline_s:
-                self.abort(f"only {len(ready)} of {self._needed()} clients came back within {waited:.0f} s")
+                self.abort(f"only {len(ready)} of {needed} clients came back within {waited:.0f} s")
             return False
         self._gathering_since = None
-        self.state = RunState.RUNNING
-        self.round += 1
-        self._plans = list(self._method.phases(self.round))
-        if self._plans:
-            self._cohort = self._sample_cohort(ready)
+        number = self.round + 1
+        to_come = tuple(plan.phase for plan in self._method.phases(number))
+        cohort = self._sample_cohort(ready, number) if to_come else ()
+        record: dict[str, Json] = {"round": number, "clients": ready, "cohort": cohort, "phases": {}}
+        at = replace(self._at, state=RunState.RUNNING, round=number, cohort=cohort, to_come=to_come)
+        self._move(replace(at, record=record if to_come else {}))
+        if to_come:
             self._round_opened = now
-            self._record = {
-                "round": self.round,
-                "clients": list(ready),
-                "cohort": list(self._cohort),
-                "phases": {},
-            }
-            opened: dict[str, Json] = {
-                "round": self.round,
-                "of": self.config.rounds,
-                "cohort": list(self._cohort),
-            }
-            self._emit(Event("round_opened", opened))
+            self._emit(
+                Event("round_opened", {"round": number, "of": self.config.rounds, "cohort": list(cohort)})
+            )
             if len(ready) < self.config.min_clients:
-                few: dict[str, Json] = {
-                    "round": self.round,
-                    "ready": ready,
-                    "min_clients": self.config.min_clients,
-                }
-                self._emit(Event("fewer_clients", few))
+                few: dict[str, Json] = {"ready": ready, "min_clients": self.config.min_clients}
+                self._emit(Event("fewer_clients", {"round": number, **few}))
         return True
 
-    def _sample_cohort(self, ready: list[str]) -> tuple[str, ...]:
+    def _sample_cohort(self, ready: list[str], round_number: int) -> tuple[str, ...]:
         """S_t: uniform without replacement, the same for equal seed, round and clients."""
-        size = max(1, round(self.config.clients_per_round * len(ready)))
-        rng = np.random.default_rng([self.config.seed, self.round])
-        return tuple(sorted(rng.choice(ready, size=size, replace=False).tolist()))
+        size = max(self.config.min_cohort, round(self.config.clients_per_round * len(ready)))
+        rng = np.random.default_rng([self.config.seed, round_number])
+        return tuple(sorted(rng.choice(ready, size=min(size, len(ready)), replace=False).tolist()))
 
-    def _open_phase(self, plan: PhasePlan, now: float) -> None:
-        # The cohort stays as sampled: a member that is away may be back before the deadline.
-        asked = (plan.participants is Participants.EVERYONE and self._ready()) or list(self._cohort)
-        key = PhaseKey(self.round, plan.phase)
-        quorum = max(1, math.ceil(self.config.quorum * len(asked))) if plan.needs_quorum else 0
-        self.open = OpenPhase(plan, key, tuple(asked), quorum, now, now + self.config.phase_deadline_s)
-        self._emit(Event("phase_opened", {**self._place(key), "participants": list(asked)}))
+    def _open_phase(self, phase: int, now: float) -> None:
+        plan, at = self._plan(phase), self._at
+        asked = at.cohort  # as sampled: a member that is away may be back before the deadline
+        if plan.participants is Participants.EVERYONE:
+            # Also who was there when the round began and is away: a class only it holds would be missing.
+            asked = tuple(sorted({*self._ready(), *at.record["clients"]}))
+        elif plan.participants is Participants.CHOSEN:
+            asked = self._method.chosen(phase)
+        quorum = max(
+            self.config.min_cohort, math.ceil(self.config.quorum * len(asked)), self._method.needed(phase)
+        )
+        work = PhaseAtWork(phase, asked, quorum if plan.needs_quorum else 0)
+        self._move(replace(at, to_come=at.to_come[1:], open=work))
+        self.open = self._phase_at_work(work, now)
+        self._emit(Event("phase_opened", {**self._place(self.open.key), "participants": list(asked)}))
+        failpoint("phase.opened")
+
+    def _plan(self, phase: int) -> PhasePlan:
+        return next(plan for plan in self._method.phases(self.round) if plan.phase == phase)
+
+    def _phase_at_work(self, work: PhaseAtWork, now: float) -> OpenPhase:
+        key = PhaseKey(self.round, work.phase)
+        during(PHASE_NAMES[work.phase])
+        return OpenPhase(self._plan(work.phase), key, now, now + self.config.phase_deadline_s)
+
+    def _at_work(self) -> PhaseAtWork:
+        assert self._at.open is not None
+        return self._at.open
 
     def _pending(self, phase: OpenPhase) -> list[str]:
         """Participants that may still answer: not in, not failed, not silent."""
         return [
             name
-            for name in phase.participants
-            if name not in phase.uploads and name not in phase.failed and self.clients[name].alive
+            for name in self.participants
+            if name not in phase.uploads
+            and name not in phase.failed
+            and name in self.clients
+            and self.clients[name].alive
         ]
 
     def _close_if_due(self, phase: OpenPhase, now: float) -> bool:
-        enough = len(phase.uploads) >= phase.quorum
+        work = self._at_work()
+        enough = len(phase.uploads) >= work.quorum
         # A silent client may come back before the deadline; one that reported failure will not.
-        hopeless = all(name in phase.uploads or name in phase.failed for name in phase.participants)
+        hopeless = all(name in phase.uploads or name in phase.failed for name in work.participants)
         due = now >= phase.deadline
         if not enough and not due and not self._pending(phase) and self._call_stand_ins(phase):
             return True
@@ -326,67 +434,86 @@ class Coordinator:
         elif not due and not hopeless:
             return False
         elif phase.plan.below_quorum is BelowQuorum.SKIP:
-            self._method.discard(phase.uploads)
-            self._note_phase(phase, now, {"skipped": f"{len(phase.uploads)} uploads, quorum {phase.quorum}"})
-        elif self.config.on_missed_quorum is MissedQuorum.EXTEND and not (phase.extended or hopeless):
-            phase.extended, phase.deadline = True, now + self.config.phase_deadline_s
+            self._end_phase(phase, now, {"skipped": f"{len(phase.uploads)} uploads, quorum {work.quorum}"})
+        elif self.config.on_missed_quorum is MissedQuorum.EXTEND and not (work.extended or hopeless):
+            self._move(replace(self._at, open=replace(work, extended=True)))
+            phase.deadline = now + self.config.phase_deadline_s
             self._emit(
                 Event("phase_extended", {**self._place(phase.key), "waiting_for": self.waiting_for(now)})
             )
         else:
             reasons = "".join(f"; {name}: {detail}" for name, detail in sorted(phase.failed.items()))
             when = " at the deadline" if due else ""
-            self.abort(
-                f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {phase.quorum}{reasons}"[
-                    :MAX_DETAIL
-                ]
-            )
+            detail = f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {work.quorum}{reasons}"
+            self.abort(detail[:MAX_DETAIL])
         return True
 
     def _call_stand_ins(self, phase: OpenPhase) -> bool:
         """Ask ready clients outside the cohort in place of participants that are gone; False if there are none."""
-        absent = [name for name in phase.participants if name not in phase.uploads]
-        stand_ins = [name for name in self._ready() if name not in phase.participants][: len(absent)]
+        if phase.plan.participants is Participants.CHOSEN:
+            return False  # nobody else can do it
+        work = self._at_work()
+        absent = [name for name in work.participants if name not in phase.uploads]
+        stand_ins = [name for name in self._ready() if name not in work.participants][: len(absent)]
         if not stand_ins:
             return False
-        phase.participants = tuple(sorted((*phase.participants, *stand_ins)))
+        participants = tuple(sorted((*work.participants, *stand_ins)))
+        self._move(replace(self._at, open=replace(work, participants=participants)))
         self._emit(
             Event("stand_ins_called", {**self._place(phase.key), "for": absent, "stand_ins": stand_ins})
         )
         return True
 
     def _close_phase(self, phase: OpenPhase, now: float) -> None:
-        uploads = {name: phase.uploads[name] for name in sorted(phase.uploads)}
+        """Fold the phase's uploads; if that cannot be made durable, it is as if it had not been tried."""
+        before = self._method.snapshot()
+        failpoint("phase.closing")
         try:
-            outcome = self._method.close(phase.key.phase, uploads)
+            outcome = self._method.close(
+                phase.key.phase, {name: phase.uploads[name] for name in sorted(phase.uploads)}
+            )
+            failpoint("phase.folded")
         except ValueError as error:
+            self._method.restore(before)
             if phase.plan.below_quorum is BelowQuorum.FOLLOW_POLICY:
                 self.abort(f"{phase.key} has no aggregate: {error}")
                 return
-            self._method.discard(phase.uploads)
             outcome = {"skipped": f"no aggregate: {error}"}
+        except (CorruptTransferError, NotFoundError) as error:
+            self._method.restore(before)
+            raise OSError(
+                errno.EIO, str(error)
+            ) from error  # a file of ours: the disk's trouble, not the run's
         except FkdError as error:
+            self._method.restore(before)
             self.abort(f"{phase.key} cannot be closed: {error}")
             return
-        self._note_phase(phase, now, outcome)
+        except OSError:
+            self._method.restore(before)
+            raise
+        try:
+            self._end_phase(phase, now, outcome)
+        except OSError:
+            self._method.restore(before)
+            raise
 
-    def _note_phase(self, phase: OpenPhase, now: float, outcome: dict[str, Json]) -> None:
-        self.open = None
+    def _end_phase(self, phase: OpenPhase, now: float, outcome: Mapping[str, Json]) -> None:
         summary: dict[str, Json] = {
             "returned": sorted(phase.uploads),
-            "missing": sorted(set(phase.participants) - set(phase.uploads)),
+            "missing": sorted(set(self.participants) - set(phase.uploads)),
             "failed": dict(phase.failed),
             "seconds": round(now - phase.opened, 3),
             **outcome,
         }
-        phases = self._record["phases"]
-        assert isinstance(phases, dict)
-        phases[PHASE_NAMES[phase.key.phase]] = summary
+        phases = {**self._at.record["phases"], PHASE_NAMES[phase.key.phase]: summary}
+        to = replace(self._at, open=None, record={**self._at.record, "phases": phases})
+        self._move(to, closed=ClosedPhase(phase.key, summary))
         self._emit(Event("phase_closed", {**self._place(phase.key), **summary}))
+        failpoint("phase.closed")
 
     def _close_round(self, now: float) -> None:
-        self._record["seconds"] = round(now - self._round_opened, 3)
-        record, self._record = self._record, {}
+        record = {**self._at.record, "seconds": round(now - self._round_opened, 3)}
+        self._move(replace(self._at, record={}), round_record=record)
         self._emit(Event("round_closed", record))
 
     def _place(self, key: PhaseKey) -> dict[str, Json]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact
 
@@ -21,6 +23,7 @@ class Participants(Enum):
 
     COHORT = "cohort"
     EVERYONE = "everyone"
+    CHOSEN = "those that FederatedMethod.chosen names, and nobody in their place"
 
 
 class BelowQuorum(Enum):
@@ -50,6 +53,8 @@ class TaskContent:
     embedding_block_known: bool = False
     published: str = ""
     best_moments: str = ""
+    delivered: tuple[str, ...] = ()
+    """Last step of a secure sum: whose masked tensors are in it."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,13 @@ class TensorUpload:
     num_samples: int
     reliability: float = 1.0
     class_counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SecureUpload:
+    """A client's answer to one step of a secure sum: the stored blob, and nothing about the client's data."""
+
+    artifact: Artifact
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,12 @@ class NoUpload:
     """A finished task that uploads nothing."""
 
 
-UploadContent: TypeAlias = TensorUpload | VoteUpload | NoUpload
+UploadContent: TypeAlias = TensorUpload | SecureUpload | VoteUpload | NoUpload
+
+UPLOAD_KINDS: Mapping[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind) for kind in (TensorUpload, SecureUpload, VoteUpload, NoUpload)
+}
+"""Every kind of upload, by name, to and from JSON."""
 
 
 class FederatedMethod(Protocol):
@@ -83,6 +100,12 @@ class FederatedMethod(Protocol):
 
     def phases(self, round_number: int) -> tuple[PhasePlan, ...]:
         """The phases of a round, in order; round 0 may have none."""
+
+    def chosen(self, phase: int) -> tuple[str, ...]:
+        """Who takes part in a phase whose participants are the method's choice, sorted; may be nobody."""
+
+    def needed(self, phase: int) -> int:
+        """Uploads without which the phase has no result, whatever the quorum is."""
 
     def task(self, phase: int, client: str) -> TaskContent:
         """What a participant needs for its task."""
@@ -97,5 +120,11 @@ class FederatedMethod(Protocol):
             ValueError: The uploads have no aggregate (for example, all weights are zero).
         """
 
-    def discard(self, uploads: Mapping[str, UploadContent]) -> None:
-        """Forget the uploads of a phase that closes without a result."""
+    def snapshot(self) -> dict[str, Json]:
+        """All that later phases depend on, as JSON: artifacts by their hashes."""
+
+    def restore(self, snapshot: Mapping[str, Json]) -> None:
+        """Go back to a snapshot: after a crash, or because what followed it could not be made durable."""
+
+    def in_use(self) -> set[str]:
+        """Hashes of the artifacts the state refers to; all others may be removed once it is durable."""

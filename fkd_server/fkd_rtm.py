@@ -8,19 +8,23 @@ The arithmetic itself is in ``fkd_common.method``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact, BlobStore
-from fkd_common.config import Correction, Fusion, RunConfig
-from fkd_common.method.aggregation import ResidualFusion, WeightedAverage, client_weights, drop_unreliable
+from fkd_common.config import Correction, MomentFeatures, RunConfig
+from fkd_common.method.moment_checks import OutputLayer
 from fkd_common.method.moments import num_moment_features, solve, unpack_symmetric
+from fkd_common.method.privacy import nearest_positive_semidefinite
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
-from fkd_common.method.student_layout import initial_student
+from fkd_common.method.student_layout import TensorSpec, initial_student
 from fkd_common.model_file import ModelHeader, ModelParts
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
+from fkd_server.combine import combine_residuals, combine_students, moment_factors, read_upload, vote_factors
 from fkd_server.federated_method import (
     BelowQuorum,
     Json,
@@ -32,10 +36,43 @@ from fkd_server.federated_method import (
     UploadContent,
     VoteUpload,
 )
+from fkd_server.secure_sum import SumState
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """What the method knows between phases: references to artifacts, never the tensors themselves."""
+
+    student: Artifact
+    fused: Artifact | None = None
+    anchor_lambda: float = 0.0
+    moment_solutions: Artifact | None = None
+    published: str = "student"
+    """The candidate the last vote chose."""
+    best_moments: str = ""
+    """The moment candidate with the most votes."""
+    embedding_blocks: Mapping[str, Artifact] = field(default_factory=dict)
+    """Per client, the packed block of its standardised embeddings, which never changes during a run."""
+    retired: tuple[Artifact, ...] = ()
+    """What the last average replaced: a slow client may still be reading it."""
+    secure: SumState | None = None
+    """The secure sum at work."""
+
+    def parts(self) -> dict[str, Artifact]:
+        """The current global model's artifacts."""
+        parts = {
+            "student": self.student,
+            "fused_residuals": self.fused,
+            "moment_correction": self.moment_solutions,
+        }
+        return {name: artifact for name, artifact in parts.items() if artifact is not None}
+
+
+_STATE = TypeAdapter(GlobalState)
 
 
 class FkdRtm:
-    """State of the method between phases: references to artifacts, never the tensors themselves."""
+    """Turns uploads into the global model; all it remembers is a :class:`GlobalState`."""
 
     def __init__(
         self,
@@ -66,18 +103,10 @@ class FkdRtm:
         self.num_moment_features = num_moment_features(
             config.hidden, self.embedding_dim, config.moment_features
         )
-        self.published = "student"
-        self.best_moments = ""
         self._blobs = blobs
         self._uploads = uploads
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
-        self.student: Artifact = blobs.put(encode(start))
-        self.fused: Artifact | None = None
-        self.anchor_lambda = 0.0
-        self.moment_solutions: Artifact | None = None
-        self._retired: set[str] = set()
-        # Per client, the packed block of its standardised embeddings, which never changes during a run.
-        self._embedding_blocks: dict[str, str] = {}
+        self.state = GlobalState(blobs.put(encode(start)))
 
     # -- what a round consists of -----------------------------------------------------------------
 
@@ -102,36 +131,54 @@ class FkdRtm:
     def candidates(self) -> list[str]:
         """Global models the vote compares, simplest first: ties go to the simpler one."""
         names = ["student"]
-        if self.fused is not None:
+        if self.state.fused is not None:
             names.append("anchors")
-        if self.moment_solutions is not None:
+        if self.state.moment_solutions is not None:
             names += [f"moments.{i}" for i in range(len(self.config.lambda_grid))]
         return names
+
+    def chosen(self, phase: int) -> tuple[str, ...]:
+        """See :meth:`FederatedMethod.chosen`: without secure sums nobody is chosen."""
+        return ()
+
+    def needed(self, phase: int) -> int:
+        """See :meth:`FederatedMethod.needed`: without secure sums the quorum alone decides."""
+        return 0
+
+    def secure_schema(self, phase: int, client: str) -> Mapping[str, TensorSpec] | None:
+        """Names, shapes and dtypes of a client's answer to a step of a secure sum; None if the phase is none."""
+        return None
 
     def task(self, phase: int, client: str) -> TaskContent:
         """A task's inputs: the student, and from the vote on the corrections too."""
         if phase in (types.PHASE_STUDENT, types.PHASE_RESIDUALS):
-            return TaskContent({"student": self.student})
+            return TaskContent({"student": self.state.student})
         if phase == types.PHASE_MOMENTS:
-            return TaskContent(
-                {"student": self.student}, embedding_block_known=client in self._embedding_blocks
-            )
+            known = client in self.state.embedding_blocks
+            return TaskContent({"student": self.state.student}, embedding_block_known=known)
         return TaskContent(
             self.artifacts(),
-            self.anchor_lambda,
+            self.state.anchor_lambda,
             self.config.lambda_grid,
-            published=self.published,
-            best_moments=self.best_moments,
+            published=self.state.published,
+            best_moments=self.state.best_moments,
         )
 
     def artifacts(self) -> dict[str, Artifact]:
         """The current global model's parts."""
-        parts = {
-            "student": self.student,
-            "fused_residuals": self.fused,
-            "moment_correction": self.moment_solutions,
-        }
-        return {name: artifact for name, artifact in parts.items() if artifact is not None}
+        return self.state.parts()
+
+    def embedding_block(self, client: str) -> NDArray[np.float32] | None:
+        """The packed block of standardised embeddings that the client sent with its first moments; None before."""
+        known = self.state.embedding_blocks.get(client)
+        return None if known is None else decode(self._blobs.read(known.sha256))["block"]
+
+    def output_layer(self) -> OutputLayer | None:
+        """The current student's last layer, where moments contain what it reads: uploads are held against it."""
+        if self.config.moment_features is MomentFeatures.EMBEDDING:
+            return None
+        student = decode(self._blobs.read(self.state.student.sha256))
+        return OutputLayer(student["output.weight"], student["output.bias"])
 
     # -- closing phases ---------------------------------------------------------------------------
 
@@ -139,62 +186,63 @@ class FkdRtm:
         """Fold a phase's uploads into the global model."""
         tensors = {name: upload for name, upload in uploads.items() if isinstance(upload, TensorUpload)}
         if phase == types.PHASE_STUDENT:
-            record = self._average_students(tensors)
-        elif phase == types.PHASE_RESIDUALS:
-            record = self._fuse_residuals(tensors)
-        elif phase == types.PHASE_MOMENTS:
-            record = self._solve_moments(tensors)
-        elif phase == types.PHASE_VOTES:
-            record = self._count_votes({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
-        else:
-            assert all(isinstance(upload, NoUpload) for upload in uploads.values())
-            return {}
-        self.discard(uploads)
-        return record
+            return self._average_students(tensors)
+        if phase == types.PHASE_RESIDUALS:
+            return self._fuse_residuals(tensors)
+        if phase == types.PHASE_MOMENTS:
+            return self._solve_moments(tensors)
+        if phase == types.PHASE_VOTES:
+            return self._count_votes({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
+        assert all(isinstance(upload, NoUpload) for upload in uploads.values())
+        return {}
 
-    def discard(self, uploads: Mapping[str, UploadContent]) -> None:
-        """Remove the blobs of uploads that are done with."""
-        for upload in uploads.values():
-            if isinstance(upload, TensorUpload):
-                self._uploads.remove(upload.artifact.sha256)
+    def snapshot(self) -> dict[str, Json]:
+        """See :meth:`FederatedMethod.snapshot`."""
+        values: dict[str, Json] = _STATE.dump_python(self.state, mode="json")
+        return values
+
+    def restore(self, snapshot: Mapping[str, Json]) -> None:
+        """See :meth:`FederatedMethod.restore`."""
+        state = _STATE.validate_python(snapshot)
+        # Artifacts that were on their way out may be gone when an older snapshot is restored.
+        retired = tuple(artifact for artifact in state.retired if self._blobs.has(artifact.sha256))
+        self.state = replace(state, retired=retired)
+
+    def in_use(self) -> set[str]:
+        """See :meth:`FederatedMethod.in_use`."""
+        state = self.state
+        secure = state.secure.artifacts() if state.secure is not None else []
+        used = (*state.parts().values(), *state.embedding_blocks.values(), *state.retired, *secure)
+        return {artifact.sha256 for artifact in used}
 
     def _average_students(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
-        """Eqs. 14-15."""
-        sizes = np.array([upload.num_samples for upload in uploads.values()], dtype=np.float64)
-        reliabilities = np.array([upload.reliability for upload in uploads.values()])
-        kept = drop_unreliable(reliabilities, self.config.drop_below)
-        names = [name for name, keep in zip(uploads, kept, strict=True) if keep]
-        weights = client_weights(sizes[kept], reliabilities[kept], self.config.tau_r)
-        average = WeightedAverage()
-        for name, weight in zip(names, weights, strict=True):
-            average.add(self._read(uploads[name]), float(weight))
-        replaced = {artifact.sha256 for artifact in self.artifacts().values()}
-        self.student = self._blobs.put(encode(average.result()))
-        # Corrections belong to the student they were computed for.
-        self.fused = self.moment_solutions = None
-        self.published, self.best_moments = "student", ""
-        self._retire(replaced)
+        """Eqs. 14-15, or the robust rule of the run."""
+        current = decode(self._blobs.read(self.state.student.sha256))
+        combined = combine_students(uploads, current, self.config, self._uploads)
+        self.replace_student(combined.tensors)
         return {
-            "weights": dict(zip(names, weights.tolist(), strict=True)),
+            **combined.record(),
             "reliability": {name: upload.reliability for name, upload in uploads.items()},
             "samples": {name: upload.num_samples for name, upload in uploads.items()},
-            "dropped": sorted(set(uploads) - set(names)),
-            "student": self.student.sha256,
+            "student": self.state.student.sha256,
         }
 
+    def replace_student(self, tensors: Tensors) -> None:
+        """W_{t+1}: corrections belong to the student they were computed for, and go with it."""
+        self.state = GlobalState(
+            self._blobs.put(encode(tensors)),
+            embedding_blocks=self.state.embedding_blocks,
+            retired=tuple(self.state.parts().values()),
+        )
+
     def _fuse_residuals(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
-        """Eq. 12, and the ridge strength of Eq. 13 by leave-one-out on the anchors."""
-        fusion = ResidualFusion()
-        for upload in uploads.values():
-            by_class = self.config.fusion is Fusion.CLASS_AWARE
-            weight = (
-                np.array(upload.class_counts, dtype=np.float64) if by_class else float(upload.num_samples)
-            )
-            fusion.add(self._read(upload)["residuals"], weight)
-        fused = fusion.result()
+        """Eq. 12 or the robust rule of the run, and the ridge strength of Eq. 13 by leave-one-out on the anchors."""
+        combined = combine_residuals(uploads, self.config, self._uploads)
+        fused = combined.tensors["fused_residuals"]
         fit = fit_anchor_correction(self.anchor_embeddings, fused, self.config.anchor_lambda_grid)
-        self.fused, self.anchor_lambda = self._blobs.put(encode({"fused_residuals": fused})), fit.strength
-        return {"anchor_lambda": fit.strength, "loo_r2": fit.loo_r2}
+        artifact = self._blobs.put(encode({"fused_residuals": fused}))
+        self.state = replace(self.state, fused=artifact, anchor_lambda=fit.strength)
+        return {**combined.record(), "anchor_lambda": fit.strength, "loo_r2": fit.loo_r2}
 
     def _solve_moments(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Sum the clients' moments and solve the pooled ridge problem for every strength."""
@@ -202,39 +250,57 @@ class FkdRtm:
         block_length = block_size * (block_size + 1) // 2
         rest = np.zeros(p * (p + 1) // 2 - block_length)
         block, B = np.zeros(block_length), np.zeros((p, self.num_classes))
-        for client, upload in uploads.items():
-            tensors = self._read(upload)
-            rest += tensors["A"][: rest.size]
-            block += self._embedding_block(client, tensors["A"][rest.size :])
-            B += tensors["B"]
+        blocks = dict(self.state.embedding_blocks)
+        factors = moment_factors(uploads, self.config)
+        for client, factor in factors.items():
+            tensors = read_upload(self._uploads, uploads[client])
+            if client not in blocks:  # sent once, kept for the run
+                blocks[client] = self._blobs.put(encode({"block": tensors["A"][rest.size :]}))
+            kept = decode(self._blobs.read(blocks[client].sha256))["block"]
+            for total, part in ((rest, tensors["A"][: rest.size]), (block, kept), (B, tensors["B"])):
+                total += part if factor == 1.0 else part * np.float64(factor)
         A = unpack_symmetric(rest, p, unpack_symmetric(block, block_size, None))
         del rest, block
+        self.state = replace(self.state, embedding_blocks=blocks)
+        self.solve_pooled(A, B)
+        return {
+            "pooled_samples": sum(uploads[name].num_samples for name in factors),
+            "features": p,
+            "dropped": sorted(set(uploads) - set(factors)),
+            "scaled": {name: factor for name, factor in factors.items() if factor != 1.0},
+        }
+
+    def solve_pooled(self, A: NDArray[np.float64], B: NDArray[np.float64]) -> None:
+        """The pooled ridge problem, solved for every strength.
+
+        Args:
+            A: (p, p) Σ A_k.
+            B: (p, C) Σ B_k.
+        """
+        if self.config.noise_multiplier > 0:
+            A = nearest_positive_semidefinite(A)
         solutions = {
             f"V.{i}": solve(A, B, lam).astype(np.float32) for i, lam in enumerate(self.config.lambda_grid)
         }
-        self.moment_solutions = self._blobs.put(encode(solutions))
-        self.best_moments = "moments.0"
-        return {"pooled_samples": sum(upload.num_samples for upload in uploads.values()), "features": p}
-
-    def _embedding_block(self, client: str, sent: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The packed block of standardised embeddings: sent once, kept for the run."""
-        if client not in self._embedding_blocks:
-            self._embedding_blocks[client] = self._blobs.put(encode({"block": sent})).sha256
-        return decode(self._blobs.read(self._embedding_blocks[client]))["block"]
+        artifact = self._blobs.put(encode(solutions))
+        self.state = replace(self.state, moment_solutions=artifact, best_moments="moments.0")
 
     def _count_votes(self, uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
-        """Counts add up to the exact pooled validation accuracy of every candidate."""
+        """Counts add up to the exact pooled validation accuracy of every candidate, unless a share is capped."""
         total = sum(upload.num_validation for upload in uploads.values())
+        factors = vote_factors(uploads, self.config.max_weight_share)
         counts = {
-            name: sum(upload.correct[name] for upload in uploads.values()) for name in self.candidates()
+            name: sum(factors[client] * upload.correct[name] for client, upload in uploads.items())
+            for name in self.candidates()
         }
-        self.published = max(counts, key=counts.__getitem__)
+        published = max(counts, key=counts.__getitem__)
         moments = [name for name in counts if name.startswith("moments.")]
-        self.best_moments = max(moments, key=counts.__getitem__, default="")
+        best = max(moments, key=counts.__getitem__, default="")
+        self.state = replace(self.state, published=published, best_moments=best)
         return {
             "validation_samples": total,
             "validation_accuracy": {name: count / total if total else 0.0 for name, count in counts.items()},
-            "published": self.published,
+            "published": published,
         }
 
     # -- the result -------------------------------------------------------------------------------
@@ -242,30 +308,21 @@ class FkdRtm:
     def model(self) -> ModelParts:
         """The current global model, with the moment correction the vote likes best."""
         anchors, solution, index = None, None, 0
-        if self.fused is not None:
-            fused = decode(self._blobs.read(self.fused.sha256))["fused_residuals"]
-            anchors = fit_anchor_correction(self.anchor_embeddings, fused, self.anchor_lambda)
-        if self.moment_solutions is not None:
-            index = int((self.best_moments or "moments.0").removeprefix("moments."))
-            solution = decode(self._blobs.read(self.moment_solutions.sha256))[f"V.{index}"]
+        state = self.state
+        if state.fused is not None:
+            fused = decode(self._blobs.read(state.fused.sha256))["fused_residuals"]
+            anchors = fit_anchor_correction(self.anchor_embeddings, fused, state.anchor_lambda)
+        if state.moment_solutions is not None:
+            index = int((state.best_moments or "moments.0").removeprefix("moments."))
+            solution = decode(self._blobs.read(state.moment_solutions.sha256))[f"V.{index}"]
         header = ModelHeader(
             classes=self.classes,
-            published=self.published.split(".")[0],
+            published=state.published.split(".")[0],
             config=self.config,
             moment_lambda=self.config.lambda_grid[index] if solution is not None else 0.0,
-            anchor_lambda=self.anchor_lambda if anchors is not None else 0.0,
+            anchor_lambda=state.anchor_lambda if anchors is not None else 0.0,
             anchor_loo_r2=anchors.loo_r2 if anchors is not None else 0.0,
             extractor_sha256=self.extractor_sha256,
         )
-        student = decode(self._blobs.read(self.student.sha256))
+        student = decode(self._blobs.read(state.student.sha256))
         return ModelParts(header, student, Standardiser.of(self.anchor_embeddings), anchors, solution)
-
-    def _read(self, upload: TensorUpload) -> Tensors:
-        return decode(self._uploads.read(upload.artifact.sha256))
-
-    def _retire(self, replaced: set[str]) -> None:
-        """Drop artifacts two generations old: a slow client may still be reading the last one."""
-        in_use = {artifact.sha256 for artifact in self.artifacts().values()}
-        for sha256 in self._retired - replaced - in_use:
-            self._blobs.remove(sha256)
-        self._retired = replaced

@@ -1,35 +1,101 @@
-"""gRPC to the service and back: long polls, status codes, graceful stop; no state, no arithmetic."""
+"""gRPC to the service and back: long polls, limits on what peers may hold, graceful stop; no state, no arithmetic.
+
+Clients make unary calls; here they are streams of one message, which look the same on the wire. So a handler runs
+before its request is read, and decides when: until then gRPC holds no more of it than one small window.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import grpc
 from grpc_status import rpc_status
 
-from fkd_common.errors import FkdError, PortInUseError
+from fkd_common.errors import (
+    BusyError,
+    FkdError,
+    InvalidUploadError,
+    PortInUseError,
+    RefusedError,
+    TooLargeError,
+)
 from fkd_common.pb import coordinator_pb2 as pb
-from fkd_common.rpc import MAX_MESSAGE_BYTES, MAX_POLL_S, METHODS, Method, to_status
-from fkd_server.service import CoordinatorService
+from fkd_common.rpc import (
+    ADMIN_METHODS,
+    MAX_MESSAGE_BYTES,
+    MAX_POLL_S,
+    METHODS,
+    RETRY_AFTER_S,
+    Method,
+    to_status,
+)
+from fkd_server.admin import Admin
+from fkd_server.admission import Slot, SlotLimits, Slots
+from fkd_server.identity import host_of
+from fkd_server.service import TENSOR_SUBMITS, CoordinatorService
+from fkd_server.tls import ServerTls, peer_of
+
+MAX_CONTROL_BYTES = 64 << 10
+"""Longest request that carries no tensors."""
+
+MAX_DEADLINE_S = 90.0
+"""Longest deadline of a call. Every call needs one: it is what frees an answer that its peer does not take."""
+
+MAX_REFUSAL_S = 5.0
+"""Whoever sends megabytes that are refused, one after another, waits longer for each answer, up to this."""
+
+UNREAD_BYTES = 16 << 10
+"""What gRPC takes in of a request that is not being read yet."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Clients ping every 30 s while a call is open; anything much faster is a flood.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    # The window stays as it is: what nobody reads yet must not grow with the line's speed.
+    ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
+    ("grpc.http2.bdp_probe", 0),
+    # Clients ping every 15 s while a call is open; anything much faster is a flood.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # gRPC 1.85 gives up a connection when a ping times out, after a minute unless told otherwise.
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    # A client at work polls or sends signs of life; one that does neither may come again.
+    ("grpc.max_connection_idle_ms", 120_000),
     # A client has a poll, a heartbeat and a transfer at work; more is a flood.
-    ("grpc.max_concurrent_streams", 16),
+    ("grpc.max_concurrent_streams", 8),
     ("grpc.server_handshake_timeout_ms", 10_000),
     # Two coordinators on one port would split the clients between them.
     ("grpc.so_reuseport", 0),
 ]
+
+
+_ADMIN_PATHS = frozenset(method.path for method in ADMIN_METHODS.values())
+_TENSOR_UPLOADS = ("PutChunk", *TENSOR_SUBMITS)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What all peers together may have under way; times in seconds.
+
+    The longest times let a chunk of 1 MiB through a line of 1 Mbit/s (9 s), with room to spare.
+    """
+
+    requests: SlotLimits = field(default=SlotLimits(slots=32, per_caller=4, transfer_s=10.0, contended_s=2.0))
+    """Reading requests that should be short."""
+    uploads: SlotLimits = field(default=SlotLimits(slots=48, per_caller=3, transfer_s=60.0, contended_s=24.0))
+    """Requests that carry tensors, from their first byte until they are answered."""
+    downloads: SlotLimits = field(
+        default=SlotLimits(slots=24, per_caller=3, transfer_s=60.0, contended_s=24.0)
+    )
+    """Chunks of artifacts, until the peer has taken them."""
+    concurrent_calls: int = 12_000
+    """Open calls, held polls included; more are refused unread."""
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -37,14 +103,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def __init__(self, server: GrpcServer) -> None:
         self._handlers = {
-            method.path: grpc.unary_unary_rpc_method_handler(self._bind(server, method))
-            for method in METHODS.values()
+            method.path: grpc.stream_stream_rpc_method_handler(self._bind(server, method))
+            for method in (*METHODS.values(), *ADMIN_METHODS.values())
         }
 
     @staticmethod
     def _bind(server: GrpcServer, method: Method):  # type: ignore[no-untyped-def]  # grpc's handler types are sync only
-        async def answer(raw: bytes, context: Any) -> bytes:
-            return await server.answer(method, raw, context)
+        async def answer(_: object, context: Any) -> None:
+            await server.answer(method, context)
 
         return answer
 
@@ -61,24 +127,37 @@ class GrpcServer:
     minutes that preparing a run may take.
     """
 
-    def __init__(self, heartbeat_s: float) -> None:
+    def __init__(self, heartbeat_s: float, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
         self._service: CoordinatorService | None = None
+        self._admin: Admin | None = None
+        self._tls: ServerTls | None = None
         self._heartbeat_s = heartbeat_s
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Future[None] | None = None
+        self._polls: dict[bytes, asyncio.Future[None]] = {}
+        self._stopping = False
+        self._requests, self._uploads, self._downloads = (
+            Slots(slots) for slots in (limits.requests, limits.uploads, limits.downloads)
+        )
         # One worker: the service is serial anyway, and the event loop stays free for polls.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator")
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=4096)
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=limits.concurrent_calls)
         self._server.add_generic_rpc_handlers((_Handlers(self),))
 
-    def listen(self, host: str, port: int) -> int:
-        """Bind in plain text; returns the port (port 0: a free one).
+    def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:
+        """Bind, in plain text unless there are credentials; returns the port (port 0: a free one).
 
         Raises:
             PortInUseError: The address cannot be bound.
         """
+        self._tls = tls
+        # A bare IPv6 address would read its last group as the port.
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            # A bare IPv6 address would read its last group as the port.
-            bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            if tls is None:
+                bound = self._server.add_insecure_port(address)
+            else:
+                bound = self._server.add_secure_port(address, tls.credentials())
         except RuntimeError:
             bound = 0
         if not bound:
@@ -94,12 +173,13 @@ class GrpcServer:
         def wake() -> None:
             loop.call_soon_threadsafe(self._wake)
 
-        self._service = service
+        self._service, self._admin = service, Admin(service)
         service.on_change(wake)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let running ones finish, then stop."""
+        self._stopping = True  # held polls are answered now
         self._wake()
         await self._server.stop(grace_s)
         self._worker.shutdown()
@@ -110,33 +190,125 @@ class GrpcServer:
         await asyncio.get_running_loop().run_in_executor(self._worker, self._service.tick)
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        self._changed = None
 
-    async def answer(self, method: Method, raw: bytes, context: Any) -> bytes:
-        """One call: hold it while there is only waiting to report, and turn errors into status."""
-        assert self._service is not None
-        until = time.monotonic() + (_poll_seconds(raw) if method.name == "NextTask" else 0.0)
+    def _next_change(self) -> asyncio.Future[None]:
+        """Done when a held poll might get another answer."""
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    async def answer(self, method: Method, context: Any) -> None:
+        """One call: read the request, answer it, and turn errors into status."""
+        strikes = 0
+        try:
+            if method.path in _ADMIN_PATHS:
+                await self._operate(method, context)
+            else:
+                caller = peer_of(self._tls, context).name or context.peer()
+                strikes = self._uploads.strikes(caller)
+                await self._answer(method, caller, context)
+            return
+        except FkdError as error:
+            status, busy = to_status(error), isinstance(error, BusyError)
+        # Not in the except block: gRPC keeps what aborts a call, and with it would go the error, its traceback,
+        # and the request in one of its frames, a megabyte, until the next garbage collection.
+        # Whoever is refused may come again at once; the wait is here, for those who would not keep it.
+        if strikes and method.name in _TENSOR_UPLOADS:
+            await asyncio.sleep(min(MAX_REFUSAL_S, 0.02 * 2.0 ** min(strikes, 8)))
+        elif busy:
+            await asyncio.sleep(RETRY_AFTER_S)
+        await context.abort_with_status(rpc_status.to_status(status))
+
+    async def _answer(self, method: Method, caller: str, context: Any) -> None:
+        left = context.time_remaining()
+        if left is None or left > MAX_DEADLINE_S:
+            raise RefusedError(
+                f"a call needs a deadline of at most {MAX_DEADLINE_S:g} s: gRPC holds an answer nobody takes until "
+                "then",
+                reason="NO_DEADLINE",
+            )
+        if method.name in _TENSOR_UPLOADS:
+            async with self._uploads.slot(caller) as slot:
+                raw = await _read(method, slot, context)
+                answer = await self._ask(method, raw, context)
+        else:
+            async with self._requests.slot(caller) as slot:
+                raw = await _read(method, slot, context)
+            if len(raw) > MAX_CONTROL_BYTES:
+                raise TooLargeError(f"{method.name} request of {len(raw)} bytes; at most {MAX_CONTROL_BYTES}")
+            if method.name == "GetChunk":
+                async with self._downloads.slot(caller) as slot:
+                    await slot.transfer(context.write(await self._ask(method, raw, context)))
+                return
+            answer = await (self._poll if method.name == "NextTask" else self._ask)(method, raw, context)
+        await self._requests.in_time(context.write(answer))
+
+    async def _operate(self, method: Method, context: Any) -> None:
+        """One operator's call; what others send is not even read."""
+        assert self._admin is not None
+        who = self._admin.operator(method, peer_of(self._tls, context), host_of(context))
+        async with self._requests.slot(who) as slot:
+            raw = await _read(method, slot, context)
         loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(self._worker, self._admin.answer, method, raw, who)
+        await self._requests.in_time(context.write(answer))
+
+    async def _ask(self, method: Method, raw: bytes, context: Any, *, hold: bool = False) -> bytes | None:
+        assert self._service is not None
+        peer = peer_of(self._tls, context)  # every time: certificates end while a poll is held
+        handle = partial(self._service.handle, method, raw, hold=hold, peer=peer)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, handle)
+
+    async def _poll(self, method: Method, raw: bytes, context: Any) -> bytes:
+        """Hold a poll while there is only waiting to report, until a newer one of its session comes."""
+        session, wait_s = _poll_of(raw)
+        until = time.monotonic() + wait_s
+        newer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             while True:
-                changed = self._changed
+                changed = self._next_change()
                 left = until - time.monotonic()
-                handle = partial(self._service.handle, method, raw, hold=left > 0)
-                answer = await loop.run_in_executor(self._worker, handle)
+                hold = left > 0 and not (newer.done() or self._stopping)
+                answer = await self._ask(method, raw, context, hold=hold)
                 if answer is not None:
                     return answer
+                if self._polls.get(session) is not newer and not newer.done():
+                    self._supersede(session, newer)
                 # Asking again every heartbeat keeps a client that waits in an open poll alive.
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), min(left, self._heartbeat_s))
-        except FkdError as error:
-            await context.abort_with_status(rpc_status.to_status(to_status(error)))
-            raise AssertionError("unreachable") from error
+                await asyncio.wait(
+                    (changed, newer),
+                    timeout=max(0.0, min(left, self._heartbeat_s)),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+        finally:
+            if self._polls.get(session) is newer:
+                del self._polls[session]
+
+    def _supersede(self, session: bytes, newer: asyncio.Future[None]) -> None:
+        """One poll of a session is held: the last."""
+        older = self._polls.get(session)
+        if older is not None and not older.done():
+            older.set_result(None)
+        self._polls[session] = newer
 
 
-def _poll_seconds(raw: bytes) -> float:
-    """How long a poll asks to be held, capped; a malformed request is refused by the service."""
+async def _read(method: Method, slot: Slot, context: Any) -> bytes:
+    """The request, once it is here."""
+    raw = await slot.transfer(context.read())
+    if not isinstance(raw, bytes):
+        raise InvalidUploadError(
+            f"not a {method.name} request: it ended before its message", reason="MALFORMED"
+        )
+    return raw
+
+
+def _poll_of(raw: bytes) -> tuple[bytes, float]:
+    """The session of a poll, and how long it asks to be held, capped; the service refuses a malformed request."""
     try:
-        return min(pb.NextTaskRequest.FromString(raw).wait_s, MAX_POLL_S)
+        request = pb.NextTaskRequest.FromString(raw)
     except Exception:  # protobuf raises several types here; the service names the error
-        return 0.0
+        return b"", 0.0
+    return request.session, min(request.wait_s, MAX_POLL_S)

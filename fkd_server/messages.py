@@ -35,6 +35,7 @@ def next_task_response(
         published=content.published,
         best_moments=content.best_moments,
         config_sha256=config_sha256,
+        delivered=content.delivered,
     )
     return pb.NextTaskResponse(task=task)
 

@@ -6,6 +6,7 @@ coordinator on a machine without torch serves a folder prepared elsewhere.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import subprocess
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from fkd_common.artifacts import Artifact, BlobStore, write_atomically
 from fkd_common.errors import DataError, ExitCode, FkdError
+from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
 
 CLASSES_KEY = "fkd.classes"
@@ -36,6 +38,29 @@ class PreparedRun:
     anchor_embeddings: NDArray[np.float32]
     """(m, d)"""
     classes: tuple[str, ...]
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the subcommand; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="fkd-server prepare",
+        description="Build the extractor artifact and embed the anchors (needs torch), for --prepared.",
+    )
+    parser.add_argument("--extractor", default="resnet18", help="resnet18, pretrain, or a .safetensors file")
+    parser.add_argument("--anchors", type=Path, required=True, help="anchor shard folder")
+    parser.add_argument(
+        "--public", type=Path, default=Path("shards/public"), help="labelled public shard for pretrain"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0, help="0: all cores")
+    given = parser.parse_args(arguments)
+    configure_logs(LogFormat.AUTO)
+    prepare(given.extractor, given.anchors, given.public, given.out, given.seed, given.threads)
+    structlog.get_logger().info(
+        "prepared", folder=str(given.out), serve_with=f"fkd-server --prepared {given.out}"
+    )
+    return ExitCode.OK
 
 
 def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int) -> None:

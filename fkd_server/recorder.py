@@ -8,13 +8,14 @@ from pathlib import Path
 
 import structlog
 
-from fkd_common.artifacts import write_atomically
+from fkd_common.artifacts import sha256_hex, write_atomically
 from fkd_common.model_file import encode_model
 from fkd_server.evaluation import EvaluationJob, Evaluator
 from fkd_server.federated_method import Json
 from fkd_server.fkd_rtm import FkdRtm
 from fkd_server.run_folder import RunFolder
 from fkd_server.run_state import Event
+from fkd_server.store import RunStore
 
 # Fields too long for a log line; the round's record has them.
 _ONLY_IN_RECORD = frozenset({"weights", "reliability", "samples", "student", "phases", "clients", "returned"})
@@ -23,7 +24,9 @@ _ONLY_IN_RECORD = frozenset({"weights", "reliability", "samples", "student", "ph
 class Recorder:
     """Writes what happens; with an evaluator, a round's record waits for its accuracy."""
 
-    def __init__(self, run_id: str, folder: RunFolder, method: FkdRtm, evaluations: Path) -> None:
+    def __init__(
+        self, run_id: str, folder: RunFolder, method: FkdRtm, store: RunStore, evaluations: Path
+    ) -> None:
         self.model_hash: str | None = None
         """Of the model written last."""
         self.accuracy: dict[str, Json] = {}
@@ -31,6 +34,7 @@ class Recorder:
         self._run_id = run_id
         self._folder = folder
         self._method = method
+        self._store = store
         self._evaluations = evaluations
         self._evaluator: Evaluator | None = None
         self._waiting: dict[int, Mapping[str, Json]] = {}
@@ -43,6 +47,23 @@ class Recorder:
         self._evaluations.mkdir(parents=True, exist_ok=True)
         self._evaluator = evaluator
 
+    def resume(self) -> None:
+        """Take up what an earlier process had recorded: lines, sums, and evaluations it had not finished."""
+        done: list[Mapping[str, Json]] = []
+        if (model := self._folder.path / "model.safetensors").exists():
+            self.model_hash = sha256_hex(model.read_bytes())
+        for record, accuracy in self._store.rounds():
+            for phase, summary in record["phases"].items():
+                self._count_seconds(phase, summary["seconds"])
+            path = self._evaluated_file(record["round"])
+            if accuracy is None and self._evaluator is not None and path.exists():
+                self._waiting[record["round"]] = record
+                self._evaluator.submit(EvaluationJob(record["round"], path))
+            else:
+                done.append(record if accuracy is None else {**record, "accuracy": accuracy})
+                self.accuracy = accuracy or self.accuracy
+        self._folder.write_rounds(done)
+
     def on_event(self, event: Event) -> None:
         """Note one event."""
         shown = {name: value for name, value in event.fields.items() if name not in _ONLY_IN_RECORD}
@@ -54,16 +75,22 @@ class Recorder:
             phase, seconds = event.fields["phase"], event.fields["seconds"]
             assert isinstance(phase, str)
             assert isinstance(seconds, float)
-            self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + seconds
+            self._count_seconds(phase, seconds)
         if event.name == "round_closed":
             self._record_round(event.fields)
+
+    def _count_seconds(self, phase: str, seconds: float) -> None:
+        self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + seconds
+
+    def _evaluated_file(self, round_number: int) -> Path:
+        return self._evaluations / f"round-{round_number}.safetensors"
 
     def _record_round(self, record: Mapping[str, Json]) -> None:
         round_number = record["round"]
         assert isinstance(round_number, int)
         phases = record["phases"]
         assert isinstance(phases, Mapping)
-        path = self._evaluations / f"round-{round_number}.safetensors"
+        path = self._evaluated_file(round_number)
         try:
             if "votes" in phases or self._evaluator is not None:
                 self._write_models(round_number, voted="votes" in phases, evaluated=path)
@@ -103,6 +130,10 @@ class Recorder:
         assert isinstance(phases, Mapping)
         if "votes" not in phases and self._method.config.correction:
             accuracy = {name: value for name, value in accuracy.items() if name != "published"}
+        try:
+            self._store.set_accuracy(round_number, accuracy)
+        except OSError as error:
+            self._log.error("accuracy_not_kept", round=round_number, detail=str(error))
         self._append({**record, "accuracy": accuracy})
         if accuracy:
             self.accuracy = accuracy

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError, FkdError, UsageError
-from fkd_common.identifiers import new_run_id
+from fkd_common.tensors import decode
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluator
-from fkd_server.federated_method import Json
+from fkd_server.federated_method import Json, SecureUpload, TensorUpload
 from fkd_server.fkd_rtm import FkdRtm
-from fkd_server.prepare import EXTRACTOR_FILE, Cancel, load_prepared, prepare_in_child
+from fkd_server.prepare import Cancel, load_prepared, prepare_in_child
 from fkd_server.recorder import Recorder
+from fkd_server.resume import check_blobs, check_same, folder_for, sources_of
 from fkd_server.run_folder import RunFolder, bytes_per_client, process_usage
-from fkd_server.run_state import RunState
+from fkd_server.run_state import PhaseKey, Position, RunState
+from fkd_server.secure_fkd_rtm import method_for
 from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.settings import ServerSettings
 from fkd_server.spool import UploadSpool
+from fkd_server.store import RunDescription, RunStore
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Run:
     coordinator: Coordinator
     service: CoordinatorService
     recorder: Recorder
+    store: RunStore
     evaluator: Evaluator | None
     started: float
 
@@ -84,30 +88,54 @@ class Run:
         """Bytes so far; again once the last client has left."""
         self.folder.write_ledger(self.service.ledger)
 
+    def close(self) -> None:
+        """Let go of the run; unless it is finished, a coordinator started as this one was goes on with it."""
+        if self.evaluator is not None:
+            self.evaluator.kill()
+        with contextlib.suppress(OSError):
+            self.write_ledger()
+        self.store.close()
+        self.folder.release()
+
 
 def assemble(settings: ServerSettings, cache: Path, cancel: Cancel | None = None) -> Run:
-    """Prepare artifacts and wire up a run; `cancel` can end the preparation from another thread.
+    """Prepare and wire up a run, or go on with an unfinished one; `cancel` can end the preparation from another thread.
 
     Raises:
-        DataError: Extractor, anchors or test set cannot be used.
-        UsageError: The run folder exists.
+        DataError: Extractor, anchors, test set or the run's state cannot be used.
+        RefusedError: The unfinished run began with other settings.
+        UsageError: The run is finished, or another coordinator serves it.
     """
-    config = settings.run_config()
-    run_id = settings.run_id or new_run_id()
     if settings.test is not None and not settings.test.is_dir():
         raise UsageError(f"--test {settings.test}: no such shard folder")
-    folder = RunFolder(settings.runs / run_id)
+    folder = RunFolder(folder_for(settings))
     try:
-        return _assemble(settings, config, run_id, folder, cache, cancel or Cancel())
+        store = RunStore.open(folder.path)
     except BaseException:
-        folder.remove()  # nothing ran: the name is free again
+        folder.release()
+        raise
+    began = store.description()
+    try:
+        if began is None:
+            began = _begin(settings, folder, store, cancel or Cancel())
+            return _wire(settings, began, folder, store, cache)
+        check_same(began, settings)
+        run = _wire(settings, began, folder, store, cache)
+        _resume(run, began)
+        return run
+    except BaseException:
+        started = store.description() is not None
+        store.close()
+        if started:
+            folder.release()
+        else:
+            folder.remove()  # nothing ran: the name is free again
         raise
 
 
-def _assemble(
-    settings: ServerSettings, config: RunConfig, run_id: str, folder: RunFolder, cache: Path, cancel: Cancel
-) -> Run:
-    blobs, uploads = BlobStore(folder.path / "blobs"), BlobStore(folder.path / "uploads")
+def _begin(settings: ServerSettings, folder: RunFolder, store: RunStore, cancel: Cancel) -> RunDescription:
+    """Make what the run serves, and its first durable state."""
+    config = settings.run_config()
     prepared = settings.prepared
     if prepared is None:
         prepared = folder.path / "prepared"
@@ -116,32 +144,78 @@ def _assemble(
         if settings.extractor == "pretrain":
             _shard_folder(public, "public")
         prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads, cancel)
-    artifacts = load_prepared(prepared, blobs)
+    artifacts = load_prepared(prepared, store.blobs)
     folder.write_config(config, artifacts.classes)
-    method = FkdRtm(
-        config, artifacts.classes, artifacts.anchor_embeddings, artifacts.extractor.sha256, blobs, uploads
+    description = RunDescription(
+        folder.path.name,
+        config.model_dump(mode="json"),
+        sources_of(settings),
+        artifacts.classes,
+        artifacts.extractor,
+        artifacts.anchors,
     )
-    recorder = Recorder(run_id, folder, method, folder.path / "evaluations")
-    coordinator = Coordinator(config, method, recorder.on_event)
-    identity = RunIdentity(
-        run_id, artifacts.classes, {"extractor": artifacts.extractor, "anchors": artifacts.anchors}
+    method = _method(config, description, store)
+    store.begin(description, Position(method=method.snapshot()))
+    return description
+
+
+def _method(config: RunConfig, description: RunDescription, store: RunStore) -> FkdRtm:
+    embeddings = decode(store.blobs.read(description.anchors.sha256))["embeddings"]
+    return method_for(
+        config, description.classes, embeddings, description.extractor.sha256, store.blobs, store.uploads
     )
-    service = CoordinatorService(
-        identity, coordinator, method, blobs, uploads, UploadSpool(folder.path / "spool"), time.monotonic
-    )
+
+
+def _wire(
+    settings: ServerSettings, began: RunDescription, folder: RunFolder, store: RunStore, cache: Path
+) -> Run:
+    """Connect the parts; nothing runs yet."""
+    setup = {began.extractor.sha256: "the extractor", began.anchors.sha256: "the anchors"}
+    check_blobs(folder.path, store.blobs, setup)
+    config, run_id = settings.run_config(), began.run_id
+    method = _method(config, began, store)
+    recorder = Recorder(run_id, folder, method, store, folder.path / "evaluations")
+    coordinator = Coordinator(config, method, store, recorder.on_event)
+    identity = RunIdentity(run_id, began.classes, {"extractor": began.extractor, "anchors": began.anchors})
+    spool = UploadSpool(folder.path / "spool")
+    service = CoordinatorService(identity, coordinator, method, store, spool, time.monotonic)
     evaluator = None
     if settings.test is not None:
-        extractor = prepared / EXTRACTOR_FILE
         evaluator = Evaluator(
             settings.test,
-            extractor,
-            artifacts.extractor.sha256,
+            store.blobs.path(began.extractor.sha256),
+            began.extractor.sha256,
             cache,
             settings.threads,
             recorder.on_evaluated,
         )
         recorder.evaluate_with(evaluator)
-    return Run(run_id, config, folder, method, coordinator, service, recorder, evaluator, time.monotonic())
+    return Run(
+        run_id, config, folder, method, coordinator, service, recorder, store, evaluator, time.monotonic()
+    )
+
+
+def _resume(run: Run, began: RunDescription) -> None:
+    """Take up the run where its last durable step left it.
+
+    Raises:
+        DataError: A file that is needed is missing or damaged.
+    """
+    at, uploads = run.store.position(), {}
+    if at.open is not None:
+        uploads = run.store.uploads_for(PhaseKey(at.round, at.open.phase))
+    sent = {
+        u.artifact.sha256: f"{name}'s upload"
+        for name, u in uploads.items()
+        if isinstance(u, TensorUpload | SecureUpload)
+    }
+    check_blobs(run.folder.path, run.store.uploads, sent)
+    run.recorder.resume()
+    run.coordinator.resume(at, run.store.clients(), uploads, time.monotonic())
+    check_blobs(
+        run.folder.path, run.store.blobs, dict.fromkeys(run.method.in_use(), "part of the global model")
+    )
+    run.store.sweep(at, run.method.in_use())
 
 
 def _shard_folder(folder: Path, name: str) -> Path:

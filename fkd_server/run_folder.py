@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,39 +20,64 @@ from fkd_common.errors import UsageError
 from fkd_common.ledger import Ledger
 from fkd_common.model_file import ModelParts, encode_model
 from fkd_server.federated_method import Json
+from fkd_server.resume import SUMMARY
+from fkd_server.store import PREVIOUS
+
+LOCK = "lock"
+"""Locked by the coordinator that serves the run; holds its process id."""
 
 
 class RunFolder:
-    """The folder of one run."""
+    """The folder of one run, held by one coordinator at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Make the folder.
+        """Make the folder, or take it over, and lock it; the lock ends with the process, however it ends.
 
         Raises:
-            UsageError: It exists already, or cannot be made.
+            UsageError: Another coordinator holds it, or it cannot be made.
         """
         self.path = path
         try:
-            path.mkdir(parents=True)
-        except FileExistsError as error:
-            raise UsageError(f"run folder {path} exists: choose another --run-id") from error
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = (path / LOCK).open("a+")
         except OSError as error:
             raise UsageError(f"run folder {path} cannot be made: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.seek(0)
+            raise UsageError(
+                f"run {path} is served by another fkd-server (process {self._lock.read().strip() or 'unknown'}): stop "
+                "that one, or give this one --new-run or another --runs folder"
+            ) from error
+        self._lock.truncate(0)
+        self._lock.write(f"{os.getpid()}\n")
+        self._lock.flush()
+
+    def release(self) -> None:
+        """Let another coordinator take the folder."""
+        self._lock.close()
 
     def remove(self) -> None:
         """Remove the folder of a run that never started."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self.release()
 
     def remove_working_folders(self) -> None:
         """Remove what a finished run has no use for: unfinished uploads and the like."""
         for name in ("spool", "uploads", "evaluations"):
             shutil.rmtree(self.path / name, ignore_errors=True)
+        (self.path / PREVIOUS).unlink(missing_ok=True)
 
     def write_config(self, config: RunConfig, classes: tuple[str, ...]) -> None:
         """The configuration the run was started with, as a file that ``--config`` takes."""
         text = f"# sha256 {config.sha256()}\n# classes: {', '.join(classes)}\n"
         text += yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         write_atomically(self.path / "config.yaml", text.encode())
+
+    def write_rounds(self, records: Sequence[Mapping[str, Json]]) -> None:
+        """All lines so far, in the place of what an earlier process had written."""
+        write_atomically(self.path / "rounds.jsonl", "".join(f"{json.dumps(r)}\n" for r in records).encode())
 
     def append_round(self, record: Mapping[str, Json]) -> None:
         """One line per round."""
@@ -81,7 +107,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
         """The run's result as one JSON object."""
-        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2).encode())
+        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
 
 
 def bytes_per_client(ledger: Ledger) -> dict[str, Json]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Protocol
 
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.federated_method import Json, PhasePlan, TaskContent, UploadContent
@@ -72,6 +74,90 @@ class RunState(Enum):
     ABORTED = "aborted"
 
 
+@dataclass(frozen=True)
+class PhaseAtWork:
+    """What is fixed about an open phase."""
+
+    phase: int
+    participants: tuple[str, ...]
+    quorum: int
+    """Uploads that close it, fixed when it opens: stand-ins do not raise the bar."""
+    extended: bool = False
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the run stands: everything the coordinator decides by, besides who is alive and what was uploaded."""
+
+    state: RunState = RunState.GATHERING
+    detail: str = ""
+    round: int = -1
+    cohort: tuple[str, ...] = ()
+    to_come: tuple[int, ...] = ()
+    """Phases of the round that have not begun."""
+    open: PhaseAtWork | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What the round's record says so far; empty between rounds."""
+    method: Mapping[str, Any] = field(default_factory=dict)
+    """The method's snapshot."""
+
+
+@dataclass(frozen=True)
+class ClosedPhase:
+    """A phase that has ended, and what its record says."""
+
+    key: PhaseKey
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class KnownClient:
+    """What is remembered of a client across restarts."""
+
+    name: str
+    session: bytes
+    num_samples: int | None = None
+    """n_k of its first upload; it may not change."""
+    ready: bool = False
+    """Whether it has asked for a task."""
+
+
+class Journal(Protocol):
+    """Makes the run durable: each call is one transaction that is on disk when it returns.
+
+    Every method raises OSError when the disk does not take it; then nothing has changed.
+    """
+
+    def client_joined(self, name: str, session: bytes) -> None:
+        """A session begins; the client's earlier one ends."""
+
+    def client_ready(self, name: str) -> None:
+        """A client has asked for its first task."""
+
+    def upload_accepted(self, key: PhaseKey, client: str, digest: str, content: UploadContent) -> None:
+        """An upload counts from now on."""
+
+    def moved(
+        self,
+        to: Position,
+        keep: Collection[str],
+        *,
+        closed: ClosedPhase | None = None,
+        round_record: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The run stands elsewhere now.
+
+        Args:
+            to: Where.
+            keep: Hashes of the artifacts that are still needed.
+            closed: The phase that ended with this step.
+            round_record: What happened in the round that ended with this step.
+        """
+
+    def digest_of(self, client: str, key: PhaseKey) -> str | None:
+        """Of the upload accepted from a client for a key."""
+
+
 @dataclass
 class ClientRecord:
     """What the coordinator knows of a client."""
@@ -87,15 +173,11 @@ class ClientRecord:
 
 @dataclass
 class OpenPhase:
-    """The phase at work."""
+    """What is counted while a phase is open."""
 
     plan: PhasePlan
     key: PhaseKey
-    participants: tuple[str, ...]
-    quorum: int
-    """Uploads that close it, fixed when it opens: stand-ins do not raise the bar."""
     opened: float
     deadline: float
-    extended: bool = False
     uploads: dict[str, UploadContent] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from fkd_common.artifacts import Artifact, BlobStore
+from fkd_common.artifacts import Artifact
 from fkd_common.errors import (
     CorruptTransferError,
     FkdError,
+    ForbiddenError,
     InvalidUploadError,
     NotFoundError,
     RefusedError,
@@ -26,15 +27,18 @@ from fkd_common.errors import (
     TooLargeError,
     UnreachableError,
 )
+from fkd_common.failpoints import failpoint
 from fkd_common.identifiers import check_client_name
-from fkd_common.ledger import PHASE_NAMES, ByteCount, Ledger, LedgerKey
+from fkd_common.ledger import PHASE_NAMES, ByteCount, LedgerKey
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
-from fkd_common.tensors import chunk_payload, decode
+from fkd_common.secure_sum.steps import SECURE_STEPS
+from fkd_common.tensors import check_schema, chunk_payload, decode
 from fkd_server.coordinator import Coordinator
-from fkd_server.federated_method import NoUpload, TensorUpload, UploadContent, VoteUpload
+from fkd_server.federated_method import NoUpload, SecureUpload, TensorUpload, UploadContent, VoteUpload
 from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.identity import UNPROVEN, Peer, Role
 from fkd_server.messages import (
     artifact_ref,
     finished,
@@ -44,20 +48,28 @@ from fkd_server.messages import (
     submission_digest,
     submit_response,
 )
-from fkd_server.run_state import MAX_DETAIL, PhaseKey
+from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
 from fkd_server.spool import UploadSpool, verified
-from fkd_server.validation import UploadRules
+from fkd_server.store import RunStore
+from fkd_server.validation import Background, UploadRules, check_blob_size
 
-SUBMITS = {
-    "SubmitStudent": types.PHASE_STUDENT,
-    "SubmitResiduals": types.PHASE_RESIDUALS,
-    "SubmitMoments": types.PHASE_MOMENTS,
-    "SubmitVotes": types.PHASE_VOTES,
-    "FinishTask": types.PHASE_PERSONAL,
+_Seen = TypeVar("_Seen")
+
+SUBMITS: Mapping[str, Collection[int]] = {
+    "SubmitStudent": (types.PHASE_STUDENT,),
+    "SubmitResiduals": (types.PHASE_RESIDUALS,),
+    "SubmitMoments": (types.PHASE_MOMENTS,),
+    "SubmitSecure": tuple(SECURE_STEPS),
+    "SubmitVotes": (types.PHASE_VOTES,),
+    "FinishTask": (types.PHASE_PERSONAL,),
 }
+"""Phases that a submission can answer."""
 
-TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments")
+TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitSecure")
 
+
+SAVE_LEDGER_S = 5.0
+"""A coordinator that is killed forgets at most the message bytes of so many seconds; never those of an upload."""
 
 SAY_DISK_S = 10.0
 """A disk that keeps refusing is mentioned this often."""
@@ -79,9 +91,17 @@ class Call:
     client: str = ""
     round: int = 0
     phase: int = types.PHASE_CONTROL
+    message_up: int = 0
     payload_up: int = 0
     payload_down: int = 0
     duplicate: bool = False
+    booked: bool = False
+    """Its bytes are in the ledger already."""
+
+    def count(self, message_down: int) -> ByteCount:
+        """What the call costs with an answer of so many bytes."""
+        wasted = self.message_up + message_down if self.duplicate else 0
+        return ByteCount(1, self.payload_up, self.payload_down, self.message_up, message_down, wasted)
 
 
 class CoordinatorService:
@@ -92,12 +112,11 @@ class CoordinatorService:
         identity: RunIdentity,
         coordinator: Coordinator,
         method: FkdRtm,
-        blobs: BlobStore,
-        uploads: BlobStore,
+        store: RunStore,
         spool: UploadSpool,
         clock: Callable[[], float],
     ) -> None:
-        self.ledger = Ledger()
+        self.ledger = store.ledger
         self._identity = identity
         self._coordinator = coordinator
         # Once: they do not change, and every poll of every client needs the hash.
@@ -107,31 +126,38 @@ class CoordinatorService:
         )
         self._method = method
         self._rules = UploadRules.of(method)
-        self._blobs = blobs
-        self._uploads = uploads
+        self._store = store
         self._spool = spool
         self._clock = clock
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
-        self._samples: dict[str, int] = {}
         self._disk_complained = -SAY_DISK_S
+        self._ledger_saved = clock()
+
+    @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return self._identity.run_id
 
     # -- entry points -----------------------------------------------------------------------------
 
-    def handle(self, method: Method, raw: bytes, *, hold: bool = False) -> bytes | None:
+    def handle(
+        self, method: Method, raw: bytes, *, hold: bool = False, peer: Peer = UNPROVEN
+    ) -> bytes | None:
         """Answer one call.
 
         Args:
             method: Which call.
             raw: The serialised request.
             hold: For a long poll: answer None, and book nothing, while the answer would be "wait".
+            peer: Who calls, as far as the connection proves it.
 
         Raises:
             FkdError: The call is refused; its bytes are booked as wasted.
         """
         with self._lock:
             state_before = self._fingerprint()
-            call = Call()
+            call = Call(message_up=len(raw))
             try:
                 request = method.request_type()
                 try:
@@ -140,9 +166,10 @@ class CoordinatorService:
                     raise InvalidUploadError(
                         f"not a {method.name} request: {error}", reason="MALFORMED"
                     ) from error
-                response = self._answer(method.name, request, call)
+                response = self._answer(method.name, request, call, peer)
             except (FkdError, OSError) as error:
                 self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
+                failpoint("call.refused")
                 if isinstance(error, FkdError):
                     raise
                 raise UnreachableError(
@@ -155,8 +182,10 @@ class CoordinatorService:
             if hold and isinstance(response, pb.NextTaskResponse) and response.HasField("wait"):
                 return None
             answer = response.SerializeToString()
-            wasted = len(raw) + len(answer) if call.duplicate else 0
-            self._book(call, ByteCount(1, call.payload_up, call.payload_down, len(raw), len(answer), wasted))
+            if not call.booked:
+                self._book(call, call.count(len(answer)))
+            if method.name in SUBMITS:
+                failpoint("submit.answering")
             return answer
 
     def tick(self) -> None:
@@ -171,6 +200,9 @@ class CoordinatorService:
         """Let the state machine act; a disk that refuses is said so, and tried again at the next tick."""
         try:
             self._coordinator.tick(self._clock())
+            if self._clock() - self._ledger_saved >= SAVE_LEDGER_S:
+                self._store.save_ledger()
+                self._ledger_saved = self._clock()
         except OSError as error:
             if self._clock() - self._disk_complained >= SAY_DISK_S:
                 self._disk_complained = self._clock()
@@ -186,6 +218,11 @@ class CoordinatorService:
         """For a person: what the run waits for."""
         with self._lock:
             return self._coordinator.waiting_for(self._clock())
+
+    def look(self, question: Callable[[Coordinator, float], _Seen]) -> _Seen:
+        """Ask the state machine something, while nothing changes; `question` also gets the time."""
+        with self._lock:
+            return question(self._coordinator, self._clock())
 
     def everyone_left(self) -> bool:
         """Whether no live client remains to be told that the run is over."""
@@ -209,10 +246,16 @@ class CoordinatorService:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _answer(self, name: str, request: Any, call: Call) -> Message:
+    def _answer(self, name: str, request: Any, call: Call, peer: Peer) -> Message:
+        if peer.role not in (None, Role.CLIENT):
+            raise ForbiddenError(f"{peer.name} is an {peer.role}: only data sites take part in a run")
         if name == "Register":
-            return self._register(request, call)
+            return self._register(request, call, peer)
         client = self._coordinator.client_of(request.session)
+        if peer.name not in (None, client.name):
+            raise ForbiddenError(
+                f"the certificate is {peer.name}'s, the session {client.name}'s", reason="WRONG_IDENTITY"
+            )
         call.client = client.name
         if name == "NextTask":
             return self._next_task(request)
@@ -236,7 +279,7 @@ class CoordinatorService:
             return pb.ReportFailureResponse()
         return self._submit(name, request, key, call)
 
-    def _register(self, request: pb.RegisterRequest, call: Call) -> pb.RegisterResponse:
+    def _register(self, request: pb.RegisterRequest, call: Call, peer: Peer) -> pb.RegisterResponse:
         call.phase = types.PHASE_SETUP
         if request.protocol_version != PROTOCOL_VERSION:
             raise RefusedError(
@@ -244,7 +287,13 @@ class CoordinatorService:
                 "install the same fkd release on both",
                 reason="PROTOCOL_VERSION",
             )
-        call.client = check_client_name(request.client_name)
+        if peer.name is not None and request.client_name not in ("", peer.name):
+            raise ForbiddenError(
+                f"the certificate is {peer.name}'s, the request says {printable(request.client_name, 64)!r}: a "
+                "client's id is its certificate's (leave out --name)",
+                reason="WRONG_IDENTITY",
+            )
+        call.client = check_client_name(peer.name or request.client_name)
         session = secrets.token_bytes(16)
         self._coordinator.register(call.client, session, self._clock())
         return pb.RegisterResponse(
@@ -279,7 +328,8 @@ class CoordinatorService:
             raise InvalidUploadError(f"unknown phase {key.phase}", reason="WRONG_PHASE")
 
     def _get_chunk(self, request: pb.GetChunkRequest, call: Call) -> pb.GetChunkResponse:
-        served = {**self._identity.artifacts, **self._method.artifacts()}
+        asked = self._method.task(request.key.phase, call.client).inputs
+        served = {**self._identity.artifacts, **self._method.artifacts(), **asked}
         sha256 = request.sha256.hex()
         artifact = next((item for item in served.values() if item.sha256 == sha256), None)
         if artifact is None:
@@ -289,29 +339,30 @@ class CoordinatorService:
                 f"chunk {request.offset}+{request.length} of an artifact of {artifact.size} bytes",
                 reason="OUT_OF_RANGE",
             )
-        data = self._blobs.read_chunk(sha256, request.offset, request.length)
+        data = self._store.blobs.read_chunk(sha256, request.offset, request.length)
         call.payload_down = artifact.payload_in(request.offset, len(data))
         return pb.GetChunkResponse(data=data)
 
     def _put_chunk(self, request: pb.PutChunkRequest, key: PhaseKey, call: Call) -> pb.PutChunkResponse:
-        self._rules.check_size(key.phase, request.size)
+        self._check_size(key.phase, call.client, request.size)
         if len(request.data) > MAX_CHUNK_BYTES:
             raise TooLargeError(f"chunk of {len(request.data)} bytes; at most {MAX_CHUNK_BYTES}")
         sha256 = sha256_of(request)
         if self._coordinator.check_current(request.session, key, sha256) is not None:
             call.duplicate = True
             return pb.PutChunkResponse(received=request.size, duplicate=True)
-        payload = chunk_payload(request.data, request.offset, request.size) if request.data else 0
+        if request.data:
+            chunk_payload(request.data, request.offset, request.size)
         before = self._spool.held(call.client, sha256)
         received = self._spool.put(call.client, sha256, request.size, request.offset, request.data)
-        if received > before:
-            call.payload_up = payload
-        else:  # repeated or premature: nothing of it is kept
+        failpoint("chunk.kept")
+        if received <= before:  # repeated or premature: nothing of it is kept
             call.duplicate = bool(request.data)
         return pb.PutChunkResponse(received=received, duplicate=call.duplicate)
 
     def _submit(self, name: str, request: Any, key: PhaseKey, call: Call) -> pb.SubmitResponse:
-        if SUBMITS[name] != key.phase:
+        secure = self._method.secure_schema(key.phase, call.client) is not None
+        if key.phase not in SUBMITS[name] or secure != (name == "SubmitSecure"):
             raise InvalidUploadError(f"{name} does not answer {key}", reason="WRONG_PHASE")
         content: UploadContent
         digest = sha256_of(request.upload) if name in TENSOR_SUBMITS else submission_digest(request)
@@ -325,9 +376,26 @@ class CoordinatorService:
                 if error.reason != "INCOMPLETE_UPLOAD":
                     self._coordinator.fail(request.session, key, str(error)[:MAX_DETAIL], self._clock())
                 raise
-            receipt = self._coordinator.submit(request.session, key, digest, content, self._clock())
+            receipt = self._accept(request.session, key, digest, content, call)
+            self._advance()  # the phase may close now; the upload counts whether or not the disk lets it
         call.duplicate = receipt.duplicate
         return submit_response(receipt)
+
+    def _accept(
+        self, session: bytes, key: PhaseKey, digest: str, content: UploadContent, call: Call
+    ) -> Receipt:
+        """Count an upload, and in the same transaction its bytes: a payload is booked once, when it counts."""
+        if isinstance(content, TensorUpload | SecureUpload):
+            call.payload_up = content.artifact.payload_bytes
+        count = call.count(len(submit_response(Receipt(digest, duplicate=False)).SerializeToString()))
+        self._book(call, count)
+        call.booked = True
+        try:
+            return self._coordinator.submit(session, key, digest, content, self._clock())
+        except BaseException:
+            self._book(call, -count)
+            call.booked = False
+            raise
 
     def _validated(self, name: str, request: Any, key: PhaseKey, call: Call) -> UploadContent:
         """The upload's content, if nothing about it is wrong."""
@@ -337,34 +405,44 @@ class CoordinatorService:
             correct = {vote.candidate: vote.correct for vote in request.votes}
             if len(correct) != len(request.votes):
                 raise InvalidUploadError("a candidate was voted for twice", reason="WRONG_NAMES")
-            self._rules.check_votes(correct, request.num_validation, self._method.candidates())
+            claimed = self._store.num_samples(call.client)
+            self._rules.check_votes(correct, request.num_validation, self._method.candidates(), claimed)
             return VoteUpload(correct, request.num_validation)
+        if name == "SubmitSecure":
+            blob = self._upload(request.upload, key.phase, call.client)
+            check_schema(decode(blob), self._method.secure_schema(key.phase, call.client) or {})
+            return SecureUpload(self._store.uploads.put(blob))
         reliability = request.reliability if name == "SubmitStudent" else 1.0
         counts = tuple(request.class_counts) if name == "SubmitResiduals" else ()
         self._rules.check_counts(request.num_samples, reliability, counts, key.phase)
         self._check_constant(call.client, request.num_samples)
-        block_known = self._method.task(key.phase, call.client).embedding_block_known
-        blob = self._upload(request.upload, key.phase, call)
-        self._rules.check_tensors(key.phase, decode(blob), block_known=block_known)
-        self._samples[call.client] = request.num_samples
-        return TensorUpload(self._uploads.put(blob), request.num_samples, reliability, counts)
+        known = Background.of(self._method, key.round, key.phase, call.client, request.num_samples)
+        blob = self._upload(request.upload, key.phase, call.client)
+        self._rules.check_tensors(key.phase, decode(blob), known)
+        return TensorUpload(self._store.uploads.put(blob), request.num_samples, reliability, counts)
 
-    def _upload(self, upload: types.Upload, phase: int, call: Call) -> bytes:
-        self._rules.check_size(phase, upload.size)
+    def _upload(self, upload: types.Upload, phase: int, client: str) -> bytes:
+        self._check_size(phase, client, upload.size)
         if not upload.inline:
-            return self._spool.take(call.client, upload.sha256.hex(), upload.size)
+            return self._spool.take(client, upload.sha256.hex(), upload.size)
         if len(upload.inline) != upload.size:
             raise InvalidUploadError(
                 f"{len(upload.inline)} bytes inline, {upload.size} declared", reason="WRONG_SIZE"
             )
-        blob = verified(upload.inline, upload.sha256.hex())
-        call.payload_up = chunk_payload(blob, 0, len(blob))
-        return blob
+        return verified(upload.inline, upload.sha256.hex())
+
+    def _check_size(self, phase: int, client: str, size: int) -> None:
+        """Refuse a blob before any of it is held."""
+        secure = self._method.secure_schema(phase, client)
+        if secure is None:
+            self._rules.check_size(phase, size)
+        else:
+            check_blob_size(size, secure)
 
     def _check_constant(self, client: str, num_samples: int) -> None:
         """n_k may not change within a run: every weight and moment counts on it."""
-        first = self._samples.get(client, num_samples)
-        if first != num_samples:
+        first = self._store.num_samples(client)
+        if first not in (None, num_samples):
             raise RefusedError(
                 f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"
             )

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fkd_common.addresses import is_loopback
 from fkd_common.config import RunConfig
+from fkd_common.errors import UsageError
 from fkd_common.logs import LogFormat
 from fkd_common.settings import ProgramSettings
 
@@ -15,13 +17,18 @@ from fkd_common.settings import ProgramSettings
 class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their model_config merges
     """Settings of the coordinator: flag > environment (FKD_...) > file > default.
 
-    `fkd-server prepare --help` explains how to prepare a run on a machine that has torch.
+    Other commands, each with its --help: `fkd-server prepare` a run on a machine that has torch; `certs` and `token`
+    for TLS; `status` and `stop` for a run at work; `doctor` for one whose files are damaged.
     """
 
     port: int = Field(50051, ge=0, le=65535)
     """Port to listen on (0: a free one, printed)."""
-    host: str = "127.0.0.1"
-    """Address to listen on. Anything but loopback needs --insecure: the connection is plain text."""
+    host: str | None = None
+    """Address to listen on (default: with --tls all of this machine's, else 127.0.0.1)."""
+    tls: Path | None = None
+    """Folder made by `fkd-server certs init`: serve over mutual TLS only. Without it, in plain text."""
+    join_port: int | None = Field(None, ge=0, le=65535)
+    """Port on which new clients get certificates for tokens (default with --tls: the one after --port; 0: none)."""
     insecure: bool = False
     """Accept plain text beyond loopback: only inside a network you trust."""
     extractor: str = "resnet18"
@@ -37,7 +44,9 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     runs: Path = Path("run")
     """Folder that receives one folder per run."""
     run_id: str | None = None
-    """Name of the run's folder (default: time and a random suffix)."""
+    """Name of the run's folder (default: time and a random suffix); an unfinished run of that name goes on."""
+    new_run: bool = False
+    """Begin a new run even if --runs holds an unfinished one, which otherwise goes on where it stopped."""
     serve: bool = False
     """Stay after the run has finished, until stopped."""
     linger_s: float = Field(30.0, ge=0)
@@ -46,6 +55,21 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """Threads for preparation and evaluation (0: all cores)."""
     log_format: LogFormat = LogFormat.AUTO
     """`json`, `text`, or `auto`: text on a terminal, JSON lines otherwise."""
+
+    def listen_host(self) -> str:
+        """The address to listen on: beyond this machine only over TLS, or if asked for.
+
+        Raises:
+            UsageError: It would be plain text beyond this machine.
+        """
+        if self.tls is not None:
+            return self.host or "0.0.0.0"  # noqa: S104  # every caller proves who it is
+        if self.host and not is_loopback(self.host) and not self.insecure:
+            raise UsageError(
+                f"--host {self.host} would serve plain text beyond this machine: give --tls FOLDER (made by "
+                "`fkd-server certs init`), tunnel to 127.0.0.1 instead, or say --insecure inside a network you trust"
+            )
+        return self.host or "127.0.0.1"
 
     def run_config(self) -> RunConfig:
         """The part that is published, hashed and decides what the run computes."""

@@ -1,19 +1,45 @@
-"""Uploads that arrive in chunks: contiguous files that grow, resume and are verified when complete."""
+"""Uploads that arrive in chunks: contiguous files that grow, resume, are verified when complete, and expire.
+
+A chunk need not survive a loss of power: what is damaged is found by its digest, and sent again. In all the spool
+holds at most one upload per client, of the size its phase allows.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from fkd_common.artifacts import sha256_hex
 from fkd_common.errors import CorruptTransferError, InvalidUploadError, TooLargeError
 
+UPLOAD_TTL_S = 3600.0
+"""A partial upload that has not grown for so long is dropped."""
+
+_SPARE_CHUNKS = 256
+_CHUNK_BYTES = 4096
+
+
+def chunk_budget(size: int) -> int:
+    """Most chunks an upload may come in, repeats included: on average 4 KiB each, and some to spare."""
+    return _SPARE_CHUNKS + size // _CHUNK_BYTES
+
+
+@dataclass(frozen=True)
+class _Seen:
+    size: int
+    since: float
+
 
 class UploadSpool:
     """Partial uploads by client and digest; each client has at most one at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ttl_s: float = UPLOAD_TTL_S) -> None:
         self._folder = folder
+        self._ttl_s = ttl_s
+        self._chunks: dict[str, tuple[str, int]] = {}
+        self._seen: dict[Path, _Seen] = {}
+        self._next_sweep = 0.0
         folder.mkdir(parents=True, exist_ok=True)
 
     def _path(self, client: str, sha256: str) -> Path:
@@ -37,13 +63,20 @@ class UploadSpool:
             from the returned offset.
 
         Raises:
-            TooLargeError: The chunk reaches past the declared size.
+            TooLargeError: The chunk reaches past the declared size, or the upload comes in too many.
         """
         if offset + len(data) > size:
             raise TooLargeError(f"chunk of {len(data)} bytes at {offset} exceeds the declared size {size}")
         path, held = self._path(client, sha256), self.held(client, sha256)
-        if held == 0:
-            self.discard(client)
+        if held == 0 or held > size:  # longer than it can be: a crash left something else behind
+            self._drop_all(client)
+            held = 0
+        if self._count(client, sha256) > chunk_budget(size):
+            raise TooLargeError(
+                f"an upload of {size} bytes may come in {chunk_budget(size)} chunks; this one goes on: send larger "
+                "chunks",
+                reason="TOO_MANY_CHUNKS",
+            )
         if offset == held and data:
             with path.open("ab") as file:
                 file.write(data)
@@ -61,13 +94,57 @@ class UploadSpool:
         if held != size:
             raise InvalidUploadError(f"upload has {held} of {size} bytes", reason="INCOMPLETE_UPLOAD")
         blob = path.read_bytes()
-        path.unlink()
+        self.discard(client)
         return verified(blob, sha256)
 
     def discard(self, client: str) -> None:
         """Drop a client's partial uploads."""
+        self._drop_all(client)
+        self._chunks.pop(self._owner(client), None)
+
+    def clear(self) -> None:
+        """Drop every partial upload: none of them can count any more."""
+        for path in self._folder.glob("*.part"):
+            path.unlink(missing_ok=True)
+        self._chunks.clear()
+
+    def sweep(self, now: float) -> int:
+        """Drop what has not grown for the time allowed; cheap to call often.
+
+        Args:
+            now: Seconds of a monotonic clock. After a restart every upload has its whole time again.
+
+        Returns:
+            Uploads dropped.
+        """
+        if now < self._next_sweep:
+            return 0
+        self._next_sweep = now + self._ttl_s / 10
+        seen, dropped = {}, 0
+        for path in self._folder.glob("*.part"):
+            size = path.stat().st_size
+            known = self._seen.get(path)
+            if known is None or known.size != size:
+                known = _Seen(size, now)
+            if now - known.since >= self._ttl_s:
+                path.unlink(missing_ok=True)
+                dropped += 1
+            else:
+                seen[path] = known
+        self._seen = seen
+        return dropped
+
+    def _drop_all(self, client: str) -> None:
         for path in self._folder.glob(f"{self._owner(client)}-*.part"):
-            path.unlink()
+            path.unlink(missing_ok=True)
+
+    def _count(self, client: str, sha256: str) -> int:
+        """Chunks of this upload so far, this one included."""
+        owner = self._owner(client)
+        latest, count = self._chunks.get(owner, ("", 0))
+        count = count + 1 if latest == sha256 else 1
+        self._chunks[owner] = (sha256, count)
+        return count
 
 
 def verified(blob: bytes, sha256: str) -> bytes:

@@ -7,17 +7,40 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fkd_common.config import Fusion, RunConfig
 from fkd_common.errors import InvalidUploadError, TooLargeError
+from fkd_common.method.moment_checks import OutputLayer, moment_flaw
+from fkd_common.method.moments import unpack_symmetric
+from fkd_common.method.privacy import NoiseScale
 from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, check_schema, max_blob_bytes
 from fkd_server.fkd_rtm import FkdRtm
 
-MAX_SAMPLES = 10**9
 MAX_WEIGHT = 1e6
 """Largest magnitude of a student's weight or statistic: far above any trained one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Background:
+    """What the coordinator knows already and holds a client's tensors against."""
+
+    round: int = 1
+    num_samples: int = 0
+    """n_k, as claimed with the upload."""
+    embedding_block: NDArray[np.float32] | None = None
+    """Packed block of standardised embeddings from the client's first moments; None before."""
+    output: OutputLayer | None = None
+    """Last layer of the student that the moments belong to, where z holds the last hidden layer."""
+
+    @classmethod
+    def of(cls, method: FkdRtm, round_number: int, phase: int, client: str, num_samples: int) -> Background:
+        """What a method knows of a client while a phase is open."""
+        if phase != types.PHASE_MOMENTS:
+            return cls(round_number, num_samples)
+        return cls(round_number, num_samples, method.embedding_block(client), method.output_layer())
 
 
 @dataclass(frozen=True)
@@ -53,35 +76,61 @@ class UploadRules:
             return {"A": TensorSpec((length,), "float32"), "B": TensorSpec((p, C), "float32")}
         raise InvalidUploadError("this phase takes no tensors", reason="WRONG_PHASE")
 
-    def max_bytes(self, phase: int) -> int:
-        """Largest blob a client may send in this phase.
+    def check_size(self, phase: int, size: int) -> None:
+        """Refuse a blob before any of it is held.
 
         Raises:
             InvalidUploadError: The phase takes no blob.
+            TooLargeError: It is larger than any that the phase takes.
         """
-        return max_blob_bytes(self.schema(phase, block_known=False))
+        check_blob_size(size, self.schema(phase, block_known=False))
 
-    def check_size(self, phase: int, size: int) -> None:
-        """Refuse a blob before any of it is held."""
-        limit = self.max_bytes(phase)
-        if not 0 < size <= limit:
-            raise TooLargeError(f"upload of {size} bytes; this phase takes at most {limit}")
-
-    def check_tensors(self, phase: int, tensors: Tensors, *, block_known: bool) -> None:
+    def check_tensors(self, phase: int, tensors: Tensors, known: Background) -> None:
         """Names, shapes, dtypes, finiteness, and what the phase's values must satisfy."""
-        check_schema(tensors, self.schema(phase, block_known=block_known))
+        check_schema(tensors, self.schema(phase, block_known=known.embedding_block is not None))
         if phase == types.PHASE_STUDENT:
-            self._check_student(tensors)
+            self._check_student(tensors, known.round)
         if phase == types.PHASE_RESIDUALS:
-            limit = self.config.residual_clip / self.config.residual_temperature * 1.5
-            largest = float(np.abs(tensors["residuals"]).max(initial=0.0))
-            if largest > limit:
-                raise InvalidUploadError(
-                    f"residual of magnitude {largest:.3g}; clipping allows at most {limit:.3g}",
-                    reason="OUT_OF_RANGE",
-                )
+            self._check_residuals(tensors["residuals"])
+        if phase == types.PHASE_MOMENTS:
+            self._check_moments(tensors, known)
 
-    def _check_student(self, tensors: Tensors) -> None:
+    def _check_residuals(self, residuals: NDArray[np.float32]) -> None:
+        """Trees extrapolate a little beyond their clipped targets; noise goes further."""
+        limit = self.config.residual_clip / self.config.residual_temperature * 1.5
+        limit += 10.0 * NoiseScale.of(self.config).residuals
+        largest = float(np.abs(residuals).max(initial=0.0))
+        if largest > limit:
+            raise InvalidUploadError(
+                f"residual of magnitude {largest:.3g}; clipping allows at most {limit:.3g}",
+                reason="OUT_OF_RANGE",
+            )
+        clip = self.config.residual_l2_clip
+        norm = float(np.linalg.norm(residuals.astype(np.float64)))
+        if clip is not None and self.config.noise_multiplier == 0 and norm > clip * 1.001:
+            raise InvalidUploadError(
+                f"residuals of norm {norm:.3g}; residual_l2_clip allows at most {clip:.3g}",
+                reason="OUT_OF_RANGE",
+            )
+
+    def _check_moments(self, tensors: Tensors, known: Background) -> None:
+        block_size, block, values = self.embedding_dim + 1, None, tensors["A"]
+        if known.embedding_block is not None:
+            block = unpack_symmetric(known.embedding_block, block_size, None)
+        A = unpack_symmetric(values, self.num_moment_features, block)
+        flaw = moment_flaw(A, tensors["B"], known.num_samples, self.embedding_dim, self.config, known.output)
+        if flaw is not None:
+            raise InvalidUploadError(
+                f"moments no {known.num_samples} samples have: {flaw}", reason="IMPLAUSIBLE"
+            )
+
+    def _max_batches(self, round_number: int) -> int:
+        """Most mini-batches a student can have seen: without a limit one liar's counter would overflow everybody's."""
+        config = self.config
+        epoch = math.ceil(config.max_samples / config.batch_size)
+        return max(1, round_number) * (config.local_steps or config.local_epochs * epoch)
+
+    def _check_student(self, tensors: Tensors, round_number: int) -> None:
         """Values no training produces: they would turn everybody's outputs into NaN."""
         for name, array in tensors.items():
             largest = float(np.abs(array).max(initial=0))
@@ -92,14 +141,21 @@ class UploadRules:
                 )
             if name.endswith(("running_var", "num_batches_tracked")) and array.min(initial=0) < 0:
                 raise InvalidUploadError(f"tensor {name!r} has a negative value", reason="OUT_OF_RANGE")
+            if name.endswith("num_batches_tracked") and largest > self._max_batches(round_number):
+                raise InvalidUploadError(
+                    f"tensor {name!r} counts {largest:.0f} batches; round {round_number} allows at most "
+                    f"{self._max_batches(round_number)}",
+                    reason="OUT_OF_RANGE",
+                )
 
     def check_counts(
         self, num_samples: int, reliability: float, class_counts: Collection[int], phase: int
     ) -> None:
-        """n_k, r_k and n_{k,c} in range."""
-        if not 0 < num_samples <= MAX_SAMPLES:
+        """n_k, r_k and n_{k,c} in range; n_k = 0 is in range, and counts for nothing."""
+        if not 0 <= num_samples <= self.config.max_samples:
             raise InvalidUploadError(
-                f"n_k = {num_samples}; expected 1 to {MAX_SAMPLES}", reason="OUT_OF_RANGE"
+                f"n_k = {num_samples}; expected 0 to {self.config.max_samples} (max_samples)",
+                reason="OUT_OF_RANGE",
             )
         if not (math.isfinite(reliability) and 0.0 <= reliability <= 1.0):
             raise InvalidUploadError(f"r_k = {reliability}; expected 0 to 1", reason="OUT_OF_RANGE")
@@ -114,14 +170,39 @@ class UploadRules:
                 f"class counts add up to {sum(class_counts)}, n_k is {num_samples}", reason="OUT_OF_RANGE"
             )
 
-    def check_votes(self, correct: Mapping[str, int], num_validation: int, candidates: list[str]) -> None:
-        """One count per candidate, none above the number of validation samples."""
+    def check_votes(
+        self, correct: Mapping[str, int], num_validation: int, candidates: list[str], num_samples: int | None
+    ) -> None:
+        """One count per candidate, none above the number of validation samples, and no more of those than fit n_k.
+
+        The split holds out f = `val_fraction` of each class, rounded, at least one: with n_k left for training, no
+        more than f·n_k/(1-f) and one of each class. `num_samples` is n_k as far as the client has said it.
+        """
         if sorted(correct) != sorted(candidates):
             raise InvalidUploadError(
                 f"votes for {sorted(correct)}; expected {candidates}", reason="WRONG_NAMES"
             )
-        if num_validation > MAX_SAMPLES or any(count > num_validation for count in correct.values()):
+        if any(count > num_validation for count in correct.values()):
             raise InvalidUploadError(
                 f"{max(correct.values())} correct of {num_validation} validation samples",
                 reason="OUT_OF_RANGE",
             )
+        held_out = self.config.val_fraction / (1.0 - self.config.val_fraction)
+        largest = self.config.max_samples if num_samples is None else num_samples
+        if num_validation > held_out * largest + self.num_classes:
+            raise InvalidUploadError(
+                f"{num_validation} validation samples; n_k = {largest} and val_fraction = {self.config.val_fraction} "
+                f"allow {int(held_out * largest) + self.num_classes}",
+                reason="OUT_OF_RANGE",
+            )
+
+
+def check_blob_size(size: int, schema: Mapping[str, TensorSpec]) -> None:
+    """Refuse a blob that is larger than its schema allows, or empty.
+
+    Raises:
+        TooLargeError: It is.
+    """
+    limit = max_blob_bytes(schema)
+    if not 0 < size <= limit:
+        raise TooLargeError(f"upload of {size} bytes; this phase takes at most {limit}")

@@ -35,6 +35,34 @@ def client_weights(n: NDArray[Any], r: NDArray[Any], tau: float) -> NDArray[np.f
     return np.asarray(weights / total)
 
 
+def capped_shares(weights: NDArray[Any], cap: float) -> NDArray[np.float64]:
+    """Shares of a sum in which nobody has more than `cap`: what is cut goes to the others in proportion.
+
+    Water-filling: whoever is above the cap is set to it, the rest is divided among the others by their weights,
+    until nobody is above. The result is exact, and the only one that keeps the order and the ratios below the cap.
+
+    Args:
+        weights: (K,) weights of at least 0 with a positive sum, such as α_k or n_k.
+        cap: largest share, above 0. Below one over the number of positive weights it cannot be kept, and those
+            weights become equal; from 1 on it changes nothing.
+
+    Returns:
+        (K,) float64, sums to 1; a weight of 0 stays 0.
+    """
+    values = np.asarray(weights, dtype=np.float64)
+    positive = values > 0.0
+    if cap * np.count_nonzero(positive) <= 1.0:
+        return positive / np.count_nonzero(positive)
+    at_cap = np.zeros_like(positive)
+    while True:
+        free = positive & ~at_cap
+        shares = np.where(free, values * (1.0 - cap * np.count_nonzero(at_cap)) / values[free].sum(), 0.0)
+        above = free & (shares > cap)
+        if not above.any():
+            return np.where(at_cap, cap, shares)
+        at_cap |= above
+
+
 def drop_unreliable(r: NDArray[Any], drop_below: float | None) -> NDArray[np.bool_]:
     """Which clients stay in the average: those with r_k >= `drop_below`.
 

@@ -18,6 +18,7 @@ from tests.client.conftest import make_blobs
 C, D = 4, 16
 
 
+@pytest.mark.scenario(36, 37, 38)
 @pytest.mark.parametrize("norm", Norm)
 @pytest.mark.parametrize("targets", KdTargets)
 @pytest.mark.parametrize("absent", AbsentClasses)

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from fkd_client.embedding import (
     preprocess,
 )
 from fkd_common.config import FinetuneScope
-from fkd_common.errors import DataError
+from fkd_common.errors import DataError, FkdError
 from fkd_common.extractor_artifact import ExtractorSpec
 
 SHA = "e" * 64
@@ -50,10 +52,21 @@ def test_shrinking_averages_pixels_instead_of_dropping_them():
     assert preprocess(checkerboard, spec)[0, 0, 0, 0] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.scenario(40)
 def test_images_of_another_kind_are_refused():
     spec = ExtractorSpec("resnet18", 16, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     with pytest.raises(DataError, match="float64 of shape"):
         preprocess(np.zeros((1, 8, 8, 3)), spec)
+
+
+@pytest.mark.scenario(40)
+def test_a_shard_cut_short_between_two_batches_is_an_error_not_a_signal(extractor, tmp_path):
+    """Scenario 40."""
+    path = tmp_path / "images.npy"
+    np.save(path, np.zeros((4, 64, 64, 1), np.uint8))
+    images = np.load(path, mmap_mode="r")
+    with pytest.raises(DataError, match="cut short"):
+        embed(extractor, images, batch_size=2, progress=lambda *_: os.truncate(path, 128))
 
 
 def test_batches_do_not_change_embeddings(extractor, pictures):
@@ -63,15 +76,18 @@ def test_batches_do_not_change_embeddings(extractor, pictures):
     np.testing.assert_allclose(embed(extractor, pictures.images, batch_size=5), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.scenario(41)
 def test_running_out_of_memory_halves_the_batch(extractor, pictures):
     counting = CountingExtractor(extractor, limit=3)
     found = embed(counting, pictures.images, batch_size=8)
     np.testing.assert_allclose(found, embed(extractor, pictures.images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.scenario(41)
 def test_out_of_memory_with_a_single_image_is_reported(extractor, pictures):
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(FkdError, match="one image") as refused:
         embed(CountingExtractor(extractor, limit=0), pictures.images)
+    assert refused.value.reason == "OUT_OF_MEMORY"
 
 
 def test_cached_embeddings_are_reused(tmp_path, extractor, pictures):
@@ -84,6 +100,7 @@ def test_cached_embeddings_are_reused(tmp_path, extractor, pictures):
     assert counting.seen == 24  # another extractor, another cache entry
 
 
+@pytest.mark.scenario(29)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
 def test_a_damaged_cache_file_is_recomputed(tmp_path, extractor, pictures, damage):
     counting = CountingExtractor(extractor)

@@ -42,6 +42,7 @@ def test_an_artifact_carries_its_description_and_the_same_tensors(tmp_path):
     assert build_extractor_artifact(weights) == packed  # packing twice changes nothing
 
 
+@pytest.mark.scenario(35)
 def test_weights_of_another_hash_than_their_json_says_are_refused(tmp_path):
     raw = save({"a": torch.arange(3)})
     weights, described = written(tmp_path, raw, DESCRIPTION | {"sha256": "0" * 64})
@@ -51,12 +52,14 @@ def test_weights_of_another_hash_than_their_json_says_are_refused(tmp_path):
     assert str(caught.value) == f"extractor {weights} has sha256 {found}, its JSON says {'0' * 64}"
 
 
+@pytest.mark.scenario(20)
 def test_a_header_of_many_gigabytes_is_refused_before_it_is_read(tmp_path):
     weights, described = written(tmp_path, (1 << 40).to_bytes(8, "little") + b"{}", DESCRIPTION)
     with pytest.raises(DataError, match="not a safetensors file"):
         build_extractor_artifact(weights, described)
 
 
+@pytest.mark.scenario(20)
 def test_a_tensor_outside_the_file_is_refused(tmp_path):
     raw = save({"a": torch.arange(3)})
     weights, described = written(tmp_path, raw[:-8], DESCRIPTION)

@@ -112,6 +112,7 @@ def test_a_large_closed_form_strength_gives_the_global_correction(config):
     assert model.personal_lambda == 1e12
 
 
+@pytest.mark.scenario(38)
 def test_without_validation_samples_the_global_model_is_kept(config):
     train, val, teacher = client(config, v=0)
     model = personalise(published(config), train, val, teacher, config, seed=0)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from fkd_client.residual import ResidualLearners, fit_and_predict_residuals
 from tests.client.conftest import make_blobs
@@ -33,6 +34,7 @@ def test_a_second_round_on_the_same_bins_equals_a_fresh_one(config):
     np.testing.assert_array_equal(again, fresh)
 
 
+@pytest.mark.scenario(38)
 def test_one_sample_predicts_its_residual_everywhere(config):
     r = np.array([[0.5, -0.5]])
     found = fit_and_predict_residuals(blobs.h[:1], r, anchors.h, config, threads=1, seed=0)

@@ -13,12 +13,14 @@ def test_parts_are_sorted_disjoint_and_complete():
     assert (np.diff(val) > 0).all()
 
 
+@pytest.mark.scenario(38)
 def test_every_class_of_five_is_validated_and_smaller_ones_are_not():
     labels = np.array([0] * 5 + [1] * 4 + [2] * 1)
     _, val = split_train_val(labels, 0.1, seed=0)
     assert labels[val].tolist() == [0]
 
 
+@pytest.mark.scenario(38)
 @pytest.mark.parametrize("labels", [[7], [3, 3]])
 def test_every_class_keeps_a_training_sample(labels):
     train, val = split_train_val(np.array(labels), 0.49, seed=0)
@@ -26,6 +28,7 @@ def test_every_class_keeps_a_training_sample(labels):
     assert len(train) + len(val) == len(labels)
 
 
+@pytest.mark.scenario(38)
 def test_a_single_sample_is_trained_on():
     train, val = split_train_val(np.array([4]), 0.1, seed=0)
     assert train.tolist() == [0]

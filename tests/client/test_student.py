@@ -112,6 +112,7 @@ def test_a_last_batch_of_one_sample_is_skipped(config):
     assert trained(config, n=33)["layers.0.norm.num_batches_tracked"] == 2 * 2
 
 
+@pytest.mark.scenario(38)
 def test_a_single_sample_trains_with_the_received_statistics(config):
     state = trained(config, n=1)
     assert state["layers.0.norm.num_batches_tracked"] == 0
@@ -136,6 +137,7 @@ def test_absent_classes_get_the_received_students_mass(config):
     )
 
 
+@pytest.mark.scenario(10)
 def test_a_loss_that_is_not_finite_is_an_error(config):
     blobs = make_blobs(20, [0, 1], seed=3)
     h = blobs.h.copy()

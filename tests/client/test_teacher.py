@@ -25,6 +25,7 @@ def same(a, b):
     )
 
 
+@pytest.mark.scenario(37)
 def test_probabilities_cover_all_classes_and_absent_ones_stay_possible(config):
     p = taught(config).calibrated(make_blobs(30, [0, 1, 3], seed=4).h)
     assert p.shape == (30, C)
@@ -69,6 +70,7 @@ def test_teachers_trained_in_threads_are_those_trained_alone(config):
     assert all(same(a, b) for a, b in zip(alone, together, strict=True))
 
 
+@pytest.mark.scenario(37)
 def test_one_class_needs_no_trees_and_gives_a_constant(config):
     teacher = taught(config, n=30, v=20, classes=[2])
     p = teacher.calibrated(make_blobs(3, [0, 1, 2], seed=9).h)
@@ -77,6 +79,7 @@ def test_one_class_needs_no_trees_and_gives_a_constant(config):
     np.testing.assert_array_equal(teacher.soft_source[0], p[0])
 
 
+@pytest.mark.scenario(38)
 @pytest.mark.parametrize(
     ("n", "classes"), [(1, [3]), (2, [0, 1]), (3, [0, 1, 2]), (12, [0, 1]), (13, [0, 0, 0, 0, 0, 1])]
 )
@@ -89,12 +92,14 @@ def test_tiny_shards_without_validation_samples_work(config, n, classes):
     assert np.isnan(teacher.report.val_accuracy)
 
 
+@pytest.mark.scenario(38)
 def test_a_class_of_one_sample_stays_possible_out_of_fold(config):
     h, y = make_blobs(31, [0, 1], seed=0).h, np.array([0, 1] * 15 + [4])
     teacher = train_teacher(h, y, h[:0], y[:0], C, config, threads=1, seed=0)
     assert teacher.soft_source[30, 4] > 1e-3  # no fold that predicted it had seen its class
 
 
+@pytest.mark.scenario(36)
 def test_a_class_met_only_in_validation_counts_as_wrong(config):
     train, val = make_blobs(60, [0, 1], seed=1), make_blobs(40, [0, 1], seed=2)
     y_val = val.y.copy()
@@ -119,6 +124,7 @@ def test_reliability_by_hand():
     assert reliability(float("nan"), y_val[:0], Reliability.ACCURACY) == 0.0
 
 
+@pytest.mark.scenario(38)
 def test_an_empty_training_part_is_refused(config):
     with pytest.raises(DataError, match="at least 1 training sample"):
         taught(config, n=0, v=0)

@@ -50,6 +50,7 @@ def raised_by(action: Callable[[], Any], kind: type[FkdError]) -> FkdError:
     return raised[0]
 
 
+@pytest.mark.scenario(33)
 def test_a_call_is_repeated_until_the_coordinator_answers(start: Start) -> None:
     """Scenario 33: a second's interruption costs repeated calls, which both booked and wasted."""
     served = start()
@@ -64,6 +65,7 @@ def test_a_call_is_repeated_until_the_coordinator_answers(start: Start) -> None:
     session.leave()
 
 
+@pytest.mark.scenario(33)
 def test_patience_runs_out_with_exit_code_5() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -142,6 +144,7 @@ def test_an_open_poll_is_sign_of_life_enough(start: Start, join: Join) -> None:
     assert "Heartbeat" not in transport.calls
 
 
+@pytest.mark.scenario(8)
 def test_a_task_that_no_longer_counts_is_abandoned(start: Start, join: Join) -> None:
     """Scenario 8: the phase ends at its deadline without this client, which stops working on it."""
     served = start(min_clients=2, rounds=2, phase_deadline_s=0.5)
@@ -188,6 +191,7 @@ def test_a_private_model_may_be_finished_after_its_phase_and_the_run(start: Star
     site.session.progress(0.9, "fine-tuning")
 
 
+@pytest.mark.scenario(25)
 def test_a_newer_process_of_the_same_name_ends_the_older_ones_work(start: Start, join: Join) -> None:
     """Scenario 25: never two sessions, never double weight."""
     served = start()
@@ -204,6 +208,7 @@ def test_a_newer_process_of_the_same_name_ends_the_older_ones_work(start: Start,
     assert newer.session.next_task().task.key == task.key
 
 
+@pytest.mark.scenario(28)
 def test_a_coordinator_that_answers_is_not_called_unreachable() -> None:
     """Scenario 28: a full disk at the coordinator is not the tunnel's fault."""
     settings = ClientSettings(data="x", server="hub:1", patience_s=9.0)

@@ -48,6 +48,7 @@ def offsets(site: Site) -> list[int]:
     return [pb.PutChunkRequest.FromString(raw).offset for name, raw in sent if name == "PutChunk"]
 
 
+@pytest.mark.scenario(4)
 def test_an_upload_goes_on_where_the_coordinator_is_after_a_lost_reply(start: Start, join: Join) -> None:
     """Scenario 4."""
     served = start()
@@ -61,6 +62,7 @@ def test_an_upload_goes_on_where_the_coordinator_is_after_a_lost_reply(start: St
     assert served.coordinator.state is RunState.COMPLETED
 
 
+@pytest.mark.scenario(4)
 def test_a_restarted_client_resumes_its_predecessors_upload(start: Start, join: Join) -> None:
     """Scenario 4: a process that died after two chunks repeats at most one."""
     served = start()
@@ -82,6 +84,7 @@ def test_a_restarted_client_resumes_its_predecessors_upload(start: Start, join: 
     assert served.coordinator.state is RunState.COMPLETED
 
 
+@pytest.mark.scenario(5, 6)
 def test_a_commit_whose_reply_was_lost_is_acknowledged_as_duplicate_and_counts_once(
     start: Start, join: Join
 ) -> None:
@@ -107,6 +110,7 @@ def test_a_commit_whose_reply_was_lost_is_acknowledged_as_duplicate_and_counts_o
     assert late.receipt == receipt.receipt
 
 
+@pytest.mark.scenario(5)
 def test_both_ledgers_book_a_repeated_upload_as_wasted_and_its_payload_once(start: Start, join: Join) -> None:
     served = start(hidden=(8,))  # small enough to travel inside the message
     site = join(served)
@@ -122,6 +126,7 @@ def test_both_ledgers_book_a_repeated_upload_as_wasted_and_its_payload_once(star
     assert served.run.service.ledger.rows() == site.session.ledger.rows()
 
 
+@pytest.mark.scenario(21)
 def test_a_download_that_arrives_damaged_is_repeated(start: Start, join: Join, prepared: Path) -> None:
     served = start()
     transport = watched(served)
@@ -132,6 +137,7 @@ def test_a_download_that_arrives_damaged_is_repeated(start: Start, join: Join, p
     assert transport.calls.count("GetChunk") == 6  # three chunks, twice
 
 
+@pytest.mark.scenario(21)
 def test_a_download_damaged_again_and_again_ends_with_exit_code_5(start: Start, join: Join) -> None:
     served = start()
     transport = watched(served)
@@ -142,6 +148,7 @@ def test_a_download_damaged_again_and_again_ends_with_exit_code_5(start: Start, 
     assert caught.value.exit_code == ExitCode.UNREACHABLE
 
 
+@pytest.mark.scenario(29)
 def test_a_kept_artifact_is_downloaded_once_and_again_when_the_disk_spoilt_it(
     start: Start, join: Join, tmp_path: Path
 ) -> None:

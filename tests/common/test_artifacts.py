@@ -37,6 +37,7 @@ def test_chunks_put_together_are_the_blob(store: BlobStore) -> None:
     assert b"".join(store.read_chunk(DIGEST, at, 7) for at in range(0, len(BLOB), 7)) == BLOB
 
 
+@pytest.mark.scenario(29)
 def test_a_damaged_file_is_noticed(store: BlobStore) -> None:
     """Scenario 29."""
     store.put(BLOB)
@@ -84,6 +85,7 @@ def test_adopting_something_else_is_refused(store: BlobStore, tmp_path: Path) ->
         store.adopt(source)
 
 
+@pytest.mark.scenario(2)
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     """Scenario 2."""
     path = tmp_path / "model"

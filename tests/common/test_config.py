@@ -33,6 +33,11 @@ def config(**keys: Any) -> RunConfig:
         ({"anchor_lambda_grid": (-1.0,)}, "anchor_lambda_grid needs at least one value, each above 0"),
         ({"personal_lambda_grid": ()}, "personal_lambda_grid needs at least one value, each above 0"),
         ({"heartbeat_s": 8.0, "heartbeat_limit_s": 8.0}, "heartbeat_limit_s must exceed heartbeat_s"),
+        ({"secure_aggregation": True, "norm_bound": 2.0}, "so norm_bound cannot look at one"),
+        ({"secure_aggregation": True, "aggregation": "median"}, "so aggregation cannot look at one"),
+        ({"secure_aggregation": True, "max_weight_share": 0.5}, "so max_weight_share cannot look at one"),
+        ({"secure_aggregation": True, "fusion": "class_aware"}, "so fusion cannot look at one"),
+        ({"secure_aggregation": True, "min_cohort": 1}, "needs min_cohort of at least 2"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(keys: dict[str, Any], sentence: str) -> None:
@@ -60,6 +65,8 @@ def test_settings_that_contradict_each_other_are_refused(keys: dict[str, Any], s
         ("temperature", 0.0),
         ("alpha_start", 1.5),
         ("tau_r", -0.1),
+        ("secure_threshold", 0.5),
+        ("secure_threshold", 1.1),
         ("drop_below", 1.1),
         ("eps", 0.1),
         ("finetune_epochs", 6),

@@ -50,6 +50,7 @@ def unsafe_names(source: str) -> set[str]:
     return found & (UNSAFE | {"torch.load", "allow_pickle=unsafe", "weights_only=unsafe"})
 
 
+@pytest.mark.scenario(19)
 @pytest.mark.parametrize("package", ["fkd_common", "fkd_server", "fkd_client", "fkd_shards", "fkd_bench"])
 def test_nothing_unpickles(package: str) -> None:
     """Scenario 19. The published CIFAR files are pickles; one module reads them so that nothing can run."""

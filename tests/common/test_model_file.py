@@ -55,6 +55,7 @@ def test_equal_models_give_equal_bytes(corrected: bool) -> None:
     assert again == encode_model(model(corrected=corrected))
 
 
+@pytest.mark.scenario(20)
 def test_anything_else_is_refused() -> None:
     good = encode_model(model(corrected=False))
     without_standardiser = {n: a for n, a in decode(good).items() if not n.startswith("standardiser")}
@@ -69,3 +70,26 @@ def test_anything_else_is_refused() -> None:
     ):
         with pytest.raises(DataError, match="not a published model"):
             decode_model(blob)
+
+
+@pytest.mark.scenario(11, 20)
+@pytest.mark.parametrize(
+    "name, other",
+    [
+        ("anchor_correction.intercept", None),
+        ("anchor_correction.coefficients", np.zeros((2, 3))),
+        ("moment_correction.V", np.zeros((5, 2), np.float32)),
+        ("standardiser.std", np.zeros(4)),
+        ("standardiser.mean", np.zeros((3, 1))),
+        ("student.output.weight", np.zeros((2, 2))),
+        ("student.output.bias", np.full(2, np.nan, np.float32)),
+    ],
+)
+def test_tensors_that_do_not_fit_each_other_are_refused(name: str, other: np.ndarray | None) -> None:
+    sent = model(corrected=True)
+    tensors = decode(encode_model(sent))
+    del tensors[name]
+    if other is not None:
+        tensors[name] = other
+    with pytest.raises(DataError, match="not a published model"):
+        decode_model(encode(tensors, {HEADER_KEY: sent.header.model_dump_json()}))

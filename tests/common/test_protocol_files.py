@@ -15,7 +15,7 @@ from fkd_common.pb import coordinator_pb2, types_pb2
 
 ROOT = Path(__file__).parents[2]
 PROTO = ROOT / "proto"
-FILES = ("fkd/v1/types.proto", "fkd/v1/coordinator.proto")
+FILES = tuple(f"fkd/v1/{name}.proto" for name in ("types", "coordinator", "admin", "enrolment"))
 
 
 def without_versions(text: str) -> str:

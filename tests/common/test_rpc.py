@@ -21,10 +21,13 @@ ON_THE_WIRE: dict[type[errors.FkdError], str] = {
     errors.InvalidUploadError: "INVALID_ARGUMENT",
     errors.StaleError: "FAILED_PRECONDITION",
     errors.RefusedError: "FAILED_PRECONDITION",
+    errors.UnauthenticatedError: "UNAUTHENTICATED",
+    errors.ForbiddenError: "PERMISSION_DENIED",
     errors.ConflictError: "ALREADY_EXISTS",
     errors.SupersededError: "ABORTED",
     errors.CorruptTransferError: "DATA_LOSS",
     errors.TooLargeError: "RESOURCE_EXHAUSTED",
+    errors.BusyError: "RESOURCE_EXHAUSTED",
     errors.NotFoundError: "NOT_FOUND",
     errors.UnreachableError: "UNAVAILABLE",
 }
@@ -115,6 +118,21 @@ def test_an_unreadable_status_is_taken_by_its_code() -> None:
     )
 
 
+@pytest.mark.scenario(34)
+@pytest.mark.parametrize("spoilt", ["status", "detail"])
+def test_details_that_are_no_protobuf_are_taken_by_their_code(spoilt: str) -> None:
+    """Scenario 34: whatever answers at the address, a client ends with a sentence."""
+    raw = b"\xff\xff\xff"
+    if spoilt == "detail":
+        status = status_pb2.Status(code=14, message="proxy")
+        status.details.add(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=raw)
+        raw = status.SerializeToString()
+    failed = FailedCall(grpc.StatusCode.UNAVAILABLE, "proxy", (("grpc-status-details-bin", raw),))
+    error = from_rpc_error(failed)
+    assert isinstance(error, errors.UnreachableError)
+    assert "proxy" in str(error)
+
+
 def test_the_method_table_is_the_protocols() -> None:
     text = (ROOT / "proto/fkd/v1/coordinator.proto").read_text()
     declared = re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\)", text)
@@ -130,6 +148,7 @@ def test_every_request_but_the_first_carries_a_session() -> None:
     assert without == ["Register"]
 
 
+@pytest.mark.scenario(7)
 def test_every_request_that_changes_a_round_says_which() -> None:
     """Scenario 7."""
     for name in ("PutChunk", "FinishTask", "ReportFailure", *(n for n in METHODS if n.startswith("Submit"))):
@@ -140,3 +159,18 @@ def test_only_a_message_over_the_limit_is_too_large() -> None:
     text = "CLIENT: Sent message larger than max (5 vs. 4)"
     error = from_rpc_error(FailedCall(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
     assert type(error) is errors.TooLargeError
+
+
+@pytest.mark.scenario(28)
+@pytest.mark.parametrize("error", [errors.UnreachableError("disk full", reason="STORAGE"), errors.BusyError("later")])
+def test_what_will_pass_says_when_to_come_back(error: errors.FkdError) -> None:
+    """Scenario 28: google.rpc.RetryInfo beside the reason."""
+    _, again = to_status(error).details
+    info = error_details_pb2.RetryInfo()
+    assert again.Unpack(info)
+    assert info.retry_delay.seconds == 1
+
+
+def test_a_busy_coordinator_is_one_to_try_again() -> None:
+    assert to_status(errors.BusyError("later")).code == code_pb2.RESOURCE_EXHAUSTED
+    assert issubclass(errors.BusyError, errors.UnreachableError)

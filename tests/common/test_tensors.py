@@ -80,6 +80,7 @@ def test_metadata_survives_and_is_limited_to_what_serialises_deterministically()
 # -- lies --
 
 
+@pytest.mark.scenario(11, 19, 20, 21)
 @pytest.mark.parametrize(
     "blob",
     [
@@ -140,6 +141,7 @@ def test_the_largest_header_is_announced_in_the_error() -> None:
         payload_offset((8 << 30).to_bytes(8, "little"), 10)
 
 
+@pytest.mark.scenario(20, 21)
 @given(at=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.integers(0, 40))
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_a_blob_with_a_wrong_byte_is_read_or_refused_and_nothing_else(at: int, value: int, cut: int) -> None:
@@ -165,6 +167,7 @@ def test_tensors_of_the_schema_pass() -> None:
     check_schema(valid(), SCHEMA)
 
 
+@pytest.mark.scenario(10, 11, 20)
 @pytest.mark.parametrize(
     "change, reason, message",
     [
@@ -184,6 +187,7 @@ def test_the_first_tensor_that_differs_is_named(change: dict[str, Any], reason: 
     assert message in str(refused.value)
 
 
+@pytest.mark.scenario(11)
 def test_a_missing_tensor_is_named() -> None:
     """Scenario 11."""
     with pytest.raises(InvalidUploadError, match=r"missing \['steps'\], unexpected none"):
@@ -207,6 +211,7 @@ def test_payload_adds_up_over_any_chunking(first: int, step: int) -> None:
     assert sum(chunk_payload(data, at, len(blob)) for at, data in chunks) == 408
 
 
+@pytest.mark.scenario(20)
 def test_a_first_chunk_without_the_whole_header_is_refused() -> None:
     blob = encode({"w": np.zeros(1)})
     start = payload_offset(blob[:8], len(blob))

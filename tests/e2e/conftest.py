@@ -59,7 +59,7 @@ class World:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world = World(tmp_path_factory.mktemp("world"))
-    world.extractor.write_bytes(_random_extractor())
+    world.extractor.write_bytes(random_extractor())
     request = CreateRequest(
         "digits", 3, Partition.parse("iid"), 0, world.folder / "digits", anchors=20, limit=180
     )
@@ -100,7 +100,7 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launcher]:
         launcher.stop()
 
 
-def _random_extractor() -> bytes:
+def random_extractor() -> bytes:
     """An untrained trunk for 16 px inputs, in half precision as `pretrain` writes it."""
     spec = ExtractorSpec("resnet18", 16, (0.2, 0.2, 0.2), (0.3, 0.3, 0.3), stem="small")
     trunk = initial_trunk(spec, torch.Generator().manual_seed(0)).state_dict()

@@ -44,6 +44,11 @@ class Program:
         return self._process.pid
 
     @property
+    def ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
+
+    @property
     def stderr(self) -> str:
         """Everything written to standard error so far."""
         return "".join(self._lines)
@@ -136,15 +141,15 @@ class Launcher:
         own = {name: value for name, value in os.environ.items() if not name.startswith("FKD_")}
         self._environment = {**own, "FKD_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
 
-    def start(self, name: str, arguments: list[str]) -> Program:
-        program = Program(name, arguments, self._environment)
+    def start(self, name: str, arguments: list[str], **environment: str) -> Program:
+        program = Program(name, arguments, {**self._environment, **environment})
         self.started.append(program)
         return program
 
-    def server(self, *flags: str, port: int = 0) -> Program:
-        """A coordinator with a small method, whose run is called "run"."""
+    def server(self, *flags: str, port: int = 0, failpoint: str = "") -> Program:
+        """A coordinator with a small method, whose run is called "run"; called again, it goes on with that run."""
         arguments = ["fkd_server.cli", "--prepared", str(self._prepared), "--port", str(port)]
-        return self.start("server", [*arguments, "--runs", str(self.runs), "--run-id", "run", *SMALL, *flags])
+        return self.start("server", [*arguments, "--runs", str(self.runs), "--run-id", "run", *SMALL, *flags], FKD_FAILPOINT=failpoint)
 
     def client(self, data: Path, address: str, *flags: str, name: str | None = None) -> Program:
         """A client, called like its data if it is given no name."""
@@ -158,7 +163,7 @@ class Launcher:
 
 
 SMALL = [
-    "--hidden", "32,16", "--dropout", "0.1,0.1", "--local-steps", "3", "--batch-size", "16",
+    "--min-cohort", "1", "--hidden", "32,16", "--dropout", "0.1,0.1", "--local-steps", "3", "--batch-size", "16",
     "--teacher-trees", "5", "--residual-trees", "3", "--lambda-grid", "1,100", "--clients-per-round", "1",
     "--personal", "closed_form,prior,blend", "--heartbeat-s", "0.3", "--heartbeat-limit-s", "3",
 ]  # fmt: skip

@@ -126,6 +126,7 @@ def test_a_taken_port_ends_with_exit_code_7(launch: Launcher) -> None:
     assert "Traceback" not in server.stderr
 
 
+@pytest.mark.scenario(35)
 def test_an_extractor_that_is_not_the_one_its_json_describes_ends_with_exit_code_3(
     world: World, launch: Launcher, tmp_path: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_shard_the_coordinator_needs_and_cannot_find_ends_with_exit_code_3(
 # -- clients ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(33)
 def test_an_unreachable_coordinator_ends_with_exit_code_5_once_patience_is_over(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +227,7 @@ def too_many_corrupt_images(world: World, folder: Path) -> Path:
     return world.sites / "pictures"  # 1 of 24, and 1 % is accepted
 
 
+@pytest.mark.scenario(38, 39, 40)
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -251,6 +254,7 @@ def test_data_that_cannot_be_used_ends_with_exit_code_3(
     assert gathering.wait_for("client_left", since=since)["reason"] == "BAD_DATA"
 
 
+@pytest.mark.scenario(38)
 def test_data_that_is_not_there_is_refused_before_the_coordinator_is_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +275,7 @@ def test_a_test_shard_that_cannot_be_used_is_refused_before_the_run(
     assert gathering.now() == since
 
 
+@pytest.mark.scenario(39)
 def test_a_client_whose_classes_do_not_fit_ends_with_exit_code_3_and_the_run_goes_on(
     world: World, launch: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

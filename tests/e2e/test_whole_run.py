@@ -115,6 +115,7 @@ def test_message_bytes_are_within_two_percent_of_the_bytes_on_the_wire(run: Fini
         assert booked <= wire <= 1.02 * booked
 
 
+@pytest.mark.scenario(40)
 def test_a_corrupt_image_is_named_counted_and_skipped(run: FinishedRun) -> None:
     report = run.json("client-pictures/report.json")
     assert len(report["bad_images"]) == 1
@@ -124,6 +125,7 @@ def test_a_corrupt_image_is_named_counted_and_skipped(run: FinishedRun) -> None:
     assert CORRUPT in client.wait_for("image_skipped")["detail"]
 
 
+@pytest.mark.scenario(37, 38)
 def test_sites_with_one_class_and_one_sample_count_like_any_other(run: FinishedRun) -> None:
     one_class, one_sample = (
         run.json("client-one_class/report.json"),

@@ -7,7 +7,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fkd_common.method.aggregation import ResidualFusion, WeightedAverage, client_weights, drop_unreliable
+from fkd_common.method.aggregation import (
+    ResidualFusion,
+    WeightedAverage,
+    capped_shares,
+    client_weights,
+    drop_unreliable,
+)
 
 
 def random_student(seed: int) -> dict[str, np.ndarray]:
@@ -63,6 +69,33 @@ def test_clients_at_the_threshold_stay_and_below_it_go() -> None:
 
 def test_without_a_threshold_everybody_stays() -> None:
     np.testing.assert_array_equal(drop_unreliable(np.array([0.0, 1.0]), None), [True, True])
+
+
+@pytest.mark.scenario(13)
+def test_what_the_cap_cuts_goes_to_the_others_in_proportion() -> None:
+    """Scenario 13: 6 : 3 : 1 capped at 0.4 leaves 0.6 for 3 : 1, and of 0.45 another 0.05 to the last."""
+    np.testing.assert_allclose(capped_shares(np.array([6, 3, 1]), 0.5), [0.5, 0.375, 0.125], rtol=1e-12)
+    np.testing.assert_allclose(capped_shares(np.array([6, 3, 1]), 0.4), [0.4, 0.4, 0.2], rtol=1e-12)
+
+
+def test_a_cap_that_cannot_be_kept_makes_weights_equal() -> None:
+    np.testing.assert_array_equal(capped_shares(np.array([8, 1, 1, 0]), 0.2), [1 / 3, 1 / 3, 1 / 3, 0])
+    np.testing.assert_array_equal(capped_shares(np.array([8, 1]), 0.5), [0.5, 0.5])
+
+
+def test_a_cap_nobody_reaches_changes_nothing() -> None:
+    for cap in (1.0, 0.7):
+        np.testing.assert_array_equal(capped_shares(np.array([6, 3, 1]), cap), [0.6, 0.3, 0.1])
+
+
+def test_capped_shares_sum_to_one_keep_the_order_and_the_cap() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        weights, cap = rng.exponential(size=rng.integers(2, 12)) ** 3, rng.uniform(0.05, 1.0)
+        shares = capped_shares(weights, cap)
+        assert shares.sum() == pytest.approx(1.0, abs=1e-12)
+        assert shares.max() <= max(cap, 1 / len(weights)) + 1e-12
+        assert np.all(np.diff(shares[np.argsort(weights)]) >= -1e-12)
 
 
 # -- Eq. 14 --

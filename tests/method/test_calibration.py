@@ -87,6 +87,7 @@ def test_platt_minimises_its_objective() -> None:
         assert loss(a, b) < loss(a + da, b + db)
 
 
+@pytest.mark.scenario(36)
 def test_classes_with_fewer_than_two_positives_keep_their_probability() -> None:
     p = np.tile([0.5, 0.3, 0.2], (20, 1))
     labels = np.array([0] * 10 + [1] * 9 + [2])
@@ -95,11 +96,13 @@ def test_classes_with_fewer_than_two_positives_keep_their_probability() -> None:
     assert (fitted.slopes[2], fitted.offsets[2]) == (1.0, 0.0)
 
 
+@pytest.mark.scenario(36)
 def test_a_class_with_fewer_than_two_negatives_keeps_its_probability() -> None:
     fitted = fit_calibration(two_classes([0.8] * 20), np.array([0] * 19 + [1]), Calibrator.PLATT, min_val=20)
     np.testing.assert_array_equal(fitted.identity, [True, True])
 
 
+@pytest.mark.scenario(36)
 @pytest.mark.parametrize("kind", list(Calibrator))
 def test_below_the_minimum_calibration_is_the_identity(kind: Calibrator) -> None:
     p = two_classes([0.9] * 10 + [0.2] * 9)
@@ -107,12 +110,14 @@ def test_below_the_minimum_calibration_is_the_identity(kind: Calibrator) -> None
     np.testing.assert_allclose(calibrated, p, rtol=1e-15)
 
 
+@pytest.mark.scenario(37)
 @pytest.mark.parametrize("kind", list(Calibrator))
 def test_a_one_class_client_keeps_probability_one(kind: Calibrator) -> None:
     fitted = fit_calibration(np.ones((30, 1)), np.zeros(30, dtype=int), kind, min_val=20)
     np.testing.assert_array_equal(fitted.apply(np.ones((5, 1))), np.ones((5, 1)))
 
 
+@pytest.mark.scenario(36, 38)
 @pytest.mark.parametrize("kind", list(Calibrator))
 def test_no_validation_samples_at_all_is_the_identity(kind: Calibrator) -> None:
     fitted = fit_calibration(np.ones((0, 3)), np.zeros(0, dtype=int), kind, min_val=0)
@@ -168,12 +173,14 @@ def test_applying_a_given_line_gives_the_hand_computed_odds() -> None:
     np.testing.assert_allclose(calibration.apply(np.array([[0.5, 0.5]])), [[0.6, 0.4]], rtol=1e-12)
 
 
+@pytest.mark.scenario(36)
 def test_absent_class_keeps_positive_probability() -> None:
     # N_val = 8: the absent class weighs 1/10 against 1, hence 1/11.
     spread = expand_to_global(np.array([[0.3, 0.7]]), np.array([0, 2]), 3, n_val=8)
     np.testing.assert_allclose(spread, np.array([[0.3, 0.1, 0.7]]) / 1.1, rtol=1e-12)
 
 
+@pytest.mark.scenario(37, 38)
 def test_a_one_class_client_without_validation_still_sums_to_one() -> None:
     spread = expand_to_global(np.ones((2, 1)), np.array([1]), 3, n_val=0)
     np.testing.assert_allclose(spread, [[0.25, 0.5, 0.25]] * 2, rtol=1e-12)

@@ -53,6 +53,7 @@ def test_clipping_comes_after_centring_and_before_division() -> None:
     np.testing.assert_array_equal(prepared, [[-5.0, 5.0]])
 
 
+@pytest.mark.scenario(37)
 def test_a_one_class_client_has_nothing_to_say() -> None:
     prepared = prepare_residual(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1]), clip=10.0, divisor=2.0)
     np.testing.assert_array_equal(prepared, 0.0)

@@ -39,6 +39,7 @@ def test_absent_classes_get_exactly_the_students_mass() -> None:
     assert completed[0, 1] == 0.2
 
 
+@pytest.mark.scenario(37)
 def test_completion_of_a_one_class_client_is_the_student_itself() -> None:
     student = np.array([[0.5, 0.2, 0.3]])
     completed = complete_absent(np.array([[0.1, 0.8, 0.1]]), student, present=np.array([1]))

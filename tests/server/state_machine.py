@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fkd_server.coordinator import Coordinator
@@ -15,7 +15,7 @@ from fkd_server.federated_method import (
     TaskContent,
     UploadContent,
 )
-from fkd_server.run_state import AssignedTask, Event, MustWait, PhaseKey, RunOver
+from fkd_server.run_state import AssignedTask, ClosedPhase, Event, MustWait, PhaseKey, Position, RunOver
 
 from .tiny import STUDENT, events_named, tiny_config
 
@@ -32,6 +32,9 @@ class Gathering:
             return ()
         return (PhasePlan(STUDENT, Participants.COHORT, BelowQuorum.FOLLOW_POLICY),)
 
+    def needed(self, phase: int) -> int:
+        return 0
+
     def task(self, phase: int, client: str) -> TaskContent:
         return TaskContent()
 
@@ -39,8 +42,44 @@ class Gathering:
         self.closed.append(list(uploads))
         return {}
 
-    def discard(self, uploads: Mapping[str, UploadContent]) -> None:
+    def snapshot(self) -> dict[str, Json]:
+        return {}
+
+    def restore(self, snapshot: Mapping[str, Json]) -> None:
         pass
+
+    def in_use(self) -> set[str]:
+        return set()
+
+
+class Notes:
+    """A journal in memory."""
+
+    def __init__(self) -> None:
+        self.digests: dict[tuple[str, PhaseKey], str] = {}
+        self.positions: list[Position] = []
+
+    def client_joined(self, name: str, session: bytes) -> None:
+        pass
+
+    def client_ready(self, name: str) -> None:
+        pass
+
+    def upload_accepted(self, key: PhaseKey, client: str, digest: str, content: UploadContent) -> None:
+        self.digests[client, key] = digest
+
+    def moved(
+        self,
+        to: Position,
+        keep: Collection[str],
+        *,
+        closed: ClosedPhase | None = None,
+        round_record: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.positions.append(to)
+
+    def digest_of(self, client: str, key: PhaseKey) -> str | None:
+        return self.digests.get((client, key))
 
 
 class Run:
@@ -49,7 +88,7 @@ class Run:
     def __init__(self, **changes: Any) -> None:
         self.events: list[Event] = []
         self.method = Gathering()
-        self.coordinator = Coordinator(tiny_config(**changes), self.method, self.events.append)
+        self.coordinator = Coordinator(tiny_config(**changes), self.method, Notes(), self.events.append)
 
     def join(self, *names: str, now: float = 0.0) -> None:
         for name in names:
@@ -63,7 +102,9 @@ class Run:
     def submit(self, name: str, round_number: int = 1, now: float = 0.0, digest: str = "") -> bool:
         key = PhaseKey(round_number, STUDENT)
         digest = digest or f"{name}'s"
-        return self.coordinator.submit(name.encode(), key, digest, NoUpload(), now).duplicate
+        duplicate = self.coordinator.submit(name.encode(), key, digest, NoUpload(), now).duplicate
+        self.coordinator.tick(now)
+        return duplicate
 
     def alive(self, *names: str, now: float) -> None:
         for name in names:

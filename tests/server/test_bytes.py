@@ -11,6 +11,7 @@ from fkd_common.errors import FkdError, InvalidUploadError, StaleError
 from fkd_common.ledger import ByteCount
 from fkd_common.method.student_layout import payload_bytes, student_layout
 from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import METHODS
 from fkd_common.tensors import encode
 from fkd_server.run_folder import bytes_per_client
@@ -118,6 +119,7 @@ def test_a_refused_upload_is_wasted(tiny: tuple[TinyRun, Site]) -> None:
     assert count.wasted == count.message_up > len(encode(filled(run.method, 0.0)))
 
 
+@pytest.mark.scenario(8)
 def test_a_late_upload_is_wasted(tiny: tuple[TinyRun, Site]) -> None:
     """Scenario 8."""
     run, a = tiny
@@ -131,6 +133,7 @@ def test_a_late_upload_is_wasted(tiny: tuple[TinyRun, Site]) -> None:
     assert (count.payload_up, count.wasted) == (0, count.message_up)
 
 
+@pytest.mark.scenario(5)
 def test_a_repeated_upload_counts_once_as_payload_and_is_wasted_the_second_time(
     tiny: tuple[TinyRun, Site],
 ) -> None:
@@ -145,6 +148,7 @@ def test_a_repeated_upload_counts_once_as_payload_and_is_wasted_the_second_time(
     assert (once.wasted, twice.wasted) == (0, second)
 
 
+@pytest.mark.scenario(22)
 def test_a_repeated_or_premature_chunk_counts_once_as_payload(tiny: tuple[TinyRun, Site]) -> None:
     """Scenario 22: the sum of accepted chunks is the blob, however often they came."""
     run, a = tiny
@@ -161,11 +165,14 @@ def test_a_repeated_or_premature_chunk_counts_once_as_payload(tiny: tuple[TinyRu
         0, start + 8, start + 8, len(blob),
     ]  # fmt: skip
     assert put(0, 0) == len(blob)
+    assert booked(run, "a", "student").payload_up == 0, "nothing counts yet"
+    a.call("SubmitStudent", key=key, upload=types.Upload(sha256=sha256, size=len(blob)), num_samples=10)
     count = booked(run, "a", "student")
     assert count.payload_up == len(blob) - start
     assert 0 < count.wasted < count.message_up
 
 
+@pytest.mark.scenario(20)
 def test_a_first_chunk_that_hides_its_header_is_refused(tiny: tuple[TinyRun, Site], tmp_path: Path) -> None:
     """Scenario 20: else its header would be booked as payload."""
     run, a = tiny
@@ -209,7 +216,7 @@ def test_the_ledger_does_not_grow_with_rounds_a_client_makes_up(tiny: tuple[Tiny
         a.call(
             "GetChunk",
             key=a.key(round_number, STUDENT),
-            sha256=bytes.fromhex(run.method.student.sha256),
+            sha256=bytes.fromhex(run.method.state.student.sha256),
             length=5,
         )
     assert {key.round for key, _ in run.service.ledger.rows()} == {0}

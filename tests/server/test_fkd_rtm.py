@@ -33,7 +33,7 @@ class Half:
         return TensorUpload(self.uploads.put(encode(tensors)), n, r, counts)
 
     def student(self) -> Tensors:
-        return decode(self.blobs.read(self.method.student.sha256))
+        return decode(self.blobs.read(self.method.state.student.sha256))
 
     def files(self, name: str) -> int:
         return len(list((self.folder / name).iterdir()))
@@ -54,7 +54,7 @@ def half(tmp_path: Path) -> Half:
 
 def test_the_first_student_says_nothing(half: Half) -> None:
     assert not np.any(half.student()["output.weight"])
-    assert half.method.task(STUDENT, "a").inputs == {"student": half.method.student}
+    assert half.method.task(STUDENT, "a").inputs == {"student": half.method.state.student}
 
 
 def test_students_are_averaged_by_size_times_reliability(half: Half) -> None:
@@ -67,11 +67,12 @@ def test_students_are_averaged_by_size_times_reliability(half: Half) -> None:
         },
     )
     assert record["weights"] == pytest.approx({"a": 0.75, "b": 0.25})
-    assert record["student"] == half.method.student.sha256
+    assert record["student"] == half.method.state.student.sha256
     for tensor in half.student().values():
         np.testing.assert_array_equal(tensor, np.ones_like(tensor))
 
 
+@pytest.mark.scenario(14)
 def test_an_unreliable_client_can_be_left_out(tmp_path: Path) -> None:
     half = Half(tmp_path, drop_below=0.5)
     record = half.method.close(
@@ -99,13 +100,14 @@ def test_a_student_that_returns_to_an_earlier_one_stays_readable(half: Half) -> 
         assert half.student()["output.bias"][0] == value
 
 
+@pytest.mark.scenario(12)
 def test_finite_but_absurd_weights_do_not_overflow(half: Half) -> None:
     """Scenario 12."""
     half.method.close(STUDENT, {n: half.upload(filled(half.method, 3e38), n=10**9) for n in "abc"})
     assert all(np.isfinite(tensor).all() for tensor in half.student().values())
 
 
-def test_old_blobs_go_so_that_the_folders_do_not_grow_with_rounds(tmp_path: Path) -> None:
+def test_what_is_in_use_does_not_grow_with_rounds(tmp_path: Path) -> None:
     half = Half(tmp_path, correction=("anchors", "moments"), rounds=20, residual_every=1)
     rng = np.random.default_rng(0)
     sizes = []
@@ -119,7 +121,7 @@ def test_old_blobs_go_so_that_the_folders_do_not_grow_with_rounds(tmp_path: Path
         half.method.close(
             MOMENTS, {n: half.moments(z, rng.normal(size=(5, 2)), block_known=known) for n in "ab"}
         )
-        assert half.files("uploads") == 0
+        half.blobs.sweep(half.method.in_use())
         sizes.append(half.files("blobs"))
     assert sizes[2:] == [sizes[2]] * 8
 
@@ -132,8 +134,8 @@ def residuals(value: float) -> Tensors:
 
 
 def fused_of(half: Half) -> np.ndarray:
-    assert half.method.fused is not None
-    return decode(half.blobs.read(half.method.fused.sha256))["fused_residuals"]
+    assert half.method.state.fused is not None
+    return decode(half.blobs.read(half.method.state.fused.sha256))["fused_residuals"]
 
 
 def test_residuals_are_fused_by_size(half: Half) -> None:
@@ -177,8 +179,8 @@ def clients(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def solutions_of(half: Half) -> Tensors:
-    assert half.method.moment_solutions is not None
-    return decode(half.blobs.read(half.method.moment_solutions.sha256))
+    assert half.method.state.moment_solutions is not None
+    return decode(half.blobs.read(half.method.state.moment_solutions.sha256))
 
 
 def test_moments_of_two_clients_solve_the_ridge_problem_of_their_pooled_data(half: Half) -> None:
@@ -195,7 +197,7 @@ def test_the_embedding_block_is_needed_only_once(half: Half) -> None:
     (z1, r1), (z2, r2) = clients(0)
     assert not half.method.task(MOMENTS, "a").embedding_block_known
     half.method.close(MOMENTS, {"a": half.moments(z1, r1), "b": half.moments(z2, r2)})
-    first = half.method.moment_solutions
+    first = half.method.state.moment_solutions
     half.method.close(STUDENT, {"a": half.upload(filled(half.method, 1.0))})
     assert half.method.task(MOMENTS, "a").embedding_block_known
     assert not half.method.task(MOMENTS, "c").embedding_block_known
@@ -203,17 +205,17 @@ def test_the_embedding_block_is_needed_only_once(half: Half) -> None:
         MOMENTS,
         {"a": half.moments(z1, r1, block_known=True), "b": half.moments(z2, r2, block_known=True)},
     )
-    assert half.method.moment_solutions == first
+    assert half.method.state.moment_solutions == first
 
 
 def test_a_client_that_joins_later_sends_its_block_while_others_do_not(half: Half) -> None:
     (z1, r1), (z2, r2) = clients(0)
     half.method.close(MOMENTS, {"a": half.moments(z1, r1), "b": half.moments(z2, r2)})
-    both = half.method.moment_solutions
+    both = half.method.state.moment_solutions
     later = Half(half.folder / "later")
     later.method.close(MOMENTS, {"a": later.moments(z1, r1)})
     later.method.close(MOMENTS, {"a": later.moments(z1, r1, block_known=True), "b": later.moments(z2, r2)})
-    assert later.method.moment_solutions == both
+    assert later.method.state.moment_solutions == both
 
 
 # -- the vote --
@@ -256,19 +258,19 @@ def test_ties_go_to_the_simpler_candidate(
     half: Half, count: tuple[int, int, int, int], published: str, moments: str
 ) -> None:
     assert voted(half, count)["published"] == published
-    assert half.method.best_moments == moments
+    assert half.method.state.best_moments == moments
 
 
 def test_without_validation_samples_the_student_is_published(half: Half) -> None:
     half.method.close(VOTES, {"a": VoteUpload({"student": 0}, 0)})
-    assert half.method.published == "student"
+    assert half.method.state.published == "student"
 
 
 def test_a_new_student_takes_the_corrections_of_the_old_one_with_it(half: Half) -> None:
     voted(half, (5, 5, 9, 5))
     half.method.close(STUDENT, {"a": half.upload(filled(half.method, 1.0))})
     assert half.method.candidates() == ["student"]
-    assert (half.method.published, list(half.method.artifacts())) == ("student", ["student"])
+    assert (half.method.state.published, list(half.method.artifacts())) == ("student", ["student"])
 
 
 def test_the_published_model_can_be_read_back(half: Half) -> None:
@@ -276,4 +278,4 @@ def test_the_published_model_can_be_read_back(half: Half) -> None:
     model = decode_model(encode_model(half.method.model()))
     assert (model.header.published, model.header.classes) == ("anchors", CLASSES)
     np.testing.assert_array_equal(model.standardiser.mean, Standardiser.of(ANCHORS).mean)
-    assert model.header.anchor_lambda == half.method.anchor_lambda
+    assert model.header.anchor_lambda == half.method.state.anchor_lambda

@@ -78,7 +78,7 @@ def test_a_round_over_the_network_is_the_round_without_one(run: TinyRun, tmp_pat
     talk(run, lambda transport: one_round(site_over(transport, "a"), site_over(transport, "b")))
     local = tiny_run(tmp_path / "local")
     one_round(local.site("a"), local.site("b"))
-    assert run.method.student.sha256 == local.method.student.sha256
+    assert run.method.state.student.sha256 == local.method.state.student.sha256
     assert run.service.ledger.to_csv() == local.service.ledger.to_csv()
 
 
@@ -170,6 +170,7 @@ CONVERSATIONS: dict[str, tuple[Callable[[TinyRun, Site, Site], Any], type[errors
 }
 
 
+@pytest.mark.scenario(6, 7, 10, 21, 22, 25, 34)
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_a_client_sees_the_kind_and_reason_of_a_refusal(run: TinyRun, name: str) -> None:
     """Scenarios 6, 7, 10, 21, 22, 25, 34."""
@@ -184,6 +185,7 @@ def test_a_refusal_with_a_long_reason_still_arrives_as_what_it_is(run: TinyRun) 
     assert (type(error), error.reason) == (errors.InvalidUploadError, "WRONG_NAMES")
 
 
+@pytest.mark.scenario(22)
 def test_a_message_above_the_limit_is_refused_and_the_server_goes_on(run: TinyRun) -> None:
     """Scenario 22."""
 
@@ -205,6 +207,7 @@ def test_bytes_that_are_no_message_are_refused(run: TinyRun) -> None:
     talk(run, conversation)
 
 
+@pytest.mark.scenario(26)
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_a_port_in_use_is_said_so(host: str) -> None:
     """Scenario 26."""

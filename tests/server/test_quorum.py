@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fkd_common.errors import StaleError
-from fkd_server.federated_method import (
-    NoUpload,
-)
 from fkd_server.run_state import AssignedTask, PhaseKey, RunOver, RunState
 
 from .state_machine import Run
@@ -16,6 +13,7 @@ from .tiny import STUDENT
 # -- deadlines and quorums --
 
 
+@pytest.mark.scenario(8)
 def test_at_the_deadline_a_quorum_closes_the_phase() -> None:
     """Scenario 8."""
     run = Run(quorum=0.5, rounds=2)
@@ -30,6 +28,7 @@ def test_at_the_deadline_a_quorum_closes_the_phase() -> None:
         run.submit("b", now=60.0)
 
 
+@pytest.mark.scenario(9)
 def test_below_the_quorum_the_phase_is_extended_once_and_then_the_run_aborts() -> None:
     """Scenario 9."""
     run = Run(quorum=1.0)
@@ -47,6 +46,7 @@ def test_below_the_quorum_the_phase_is_extended_once_and_then_the_run_aborts() -
     assert len(run.named("phase_extended")) == 1
 
 
+@pytest.mark.scenario(9)
 def test_an_extension_can_be_made_use_of() -> None:
     """Scenario 9."""
     run = Run(quorum=1.0)
@@ -58,6 +58,7 @@ def test_an_extension_can_be_made_use_of() -> None:
     assert run.coordinator.state is RunState.COMPLETED
 
 
+@pytest.mark.scenario(9)
 def test_a_run_may_be_told_to_abort_at_once() -> None:
     """Scenario 9."""
     run = Run(quorum=1.0, on_missed_quorum="abort")
@@ -84,6 +85,7 @@ def test_a_quorum_is_rounded_up_and_at_least_one(clients: int, quorum: float, ne
 # -- clients that go --
 
 
+@pytest.mark.scenario(33)
 def test_a_silent_client_is_noticed_and_the_round_goes_on() -> None:
     run = Run()
     run.join("a", "b")
@@ -108,6 +110,7 @@ def test_a_sign_of_life_while_working_keeps_a_client_in_the_round() -> None:
     assert run.method.closed == [["a", "b"]]
 
 
+@pytest.mark.scenario(33)
 def test_a_client_that_was_silent_may_come_back() -> None:
     """Scenario 33."""
     run = Run(quorum=1.0)
@@ -148,6 +151,7 @@ def test_a_client_that_leaves_is_not_waited_for() -> None:
     assert run.method.closed == [["a"]]
 
 
+@pytest.mark.scenario(9)
 def test_a_run_whose_clients_stay_away_ends_with_a_reason() -> None:
     """Scenario 9: never hang."""
     run = Run(min_clients=2, quorum=1.0, rounds=2)
@@ -162,13 +166,14 @@ def test_a_run_whose_clients_stay_away_ends_with_a_reason() -> None:
     assert "round 2, student: 0 uploads" in run.coordinator.detail
 
 
+@pytest.mark.scenario(9)
 def test_a_run_that_cannot_fill_its_next_round_ends_with_a_reason() -> None:
     """Scenario 9: never hang."""
     run = Run(min_clients=2, quorum=0.5, rounds=2)
     run.join("a", "b")
     run.coordinator.leave(b"b", 1.0)
     run.coordinator.leave(b"a", 1.0)
-    run.coordinator.submit(b"a", PhaseKey(1, STUDENT), "a's", NoUpload(), 1.0)
+    run.submit("a", now=1.0)
     run.alive("a", now=61.0)
     run.coordinator.tick(61.0)
     assert run.coordinator.waiting_for(61.0).startswith("0 of 1 clients ready")
@@ -178,6 +183,7 @@ def test_a_run_that_cannot_fill_its_next_round_ends_with_a_reason() -> None:
     )
 
 
+@pytest.mark.scenario(9)
 def test_when_nobody_is_left_to_answer_the_deadline_is_not_waited_for() -> None:
     """Scenario 9: a reported failure is final, so the reason is told at once."""
     run = Run(quorum=1.0)
@@ -189,13 +195,14 @@ def test_when_nobody_is_left_to_answer_the_deadline_is_not_waited_for() -> None:
     )
 
 
+@pytest.mark.scenario(9)
 def test_stand_ins_are_asked_when_a_whole_cohort_is_gone() -> None:
     """Scenario 9: one live client outside the cohort is enough for the round to go on."""
     run = Run(quorum=1.0, clients_per_round=0.5, min_clients=2)
     run.join("a", "b")
     phase = run.coordinator.open
     assert phase is not None
-    (gone,) = phase.participants
+    (gone,) = run.coordinator.participants
     (other,) = {"a", "b"} - {gone}
     run.coordinator.leave(gone.encode(), 1.0)
     (event,) = run.named("stand_ins_called")
@@ -212,3 +219,24 @@ def test_rounds_with_fewer_clients_than_the_run_started_with_are_said_so() -> No
     run.coordinator.leave(b"b", 2.0)
     (event,) = run.named("fewer_clients")
     assert event == {"round": 2, "ready": ["a"], "min_clients": 2}
+
+
+def test_a_cohort_is_never_smaller_than_the_least_that_may_be_broadcast() -> None:
+    run = Run(min_clients=4, clients_per_round=0.25, min_cohort=3)
+    run.join(*"abcd")
+    assert len(run.coordinator.participants) == 3
+
+
+def test_a_phase_does_not_close_with_fewer_uploads_than_may_be_broadcast() -> None:
+    """Quorum 0.5 of 4 would be 2."""
+    run = Run(min_clients=4, quorum=0.5, min_cohort=3)
+    run.join(*"abcd")
+    for name in "ab":
+        run.submit(name)
+    for name in "cd":
+        run.coordinator.leave(name.encode(), 1.0)
+    run.coordinator.tick(1.0)
+    assert run.coordinator.open is not None
+    run.coordinator.tick(60.0)
+    run.coordinator.tick(120.0)
+    assert run.coordinator.detail.startswith("round 1, student: 2 uploads at the deadline, quorum 3")

@@ -62,9 +62,11 @@ def finished(prepared: Path) -> tuple[Run, dict[str, Any]]:
 
 def test_a_run_leaves_these_files(prepared: Path) -> None:
     run, _ = finished(prepared)
+    run.close()
     files = {path.name for path in run.folder.path.iterdir() if path.is_file()}
     assert files == {
         "config.yaml", "rounds.jsonl", "ledger.csv", "model.safetensors", "MODEL_CARD.md", "summary.json",
+        "state.db", "lock",
     }  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def test_every_round_is_one_line(prepared: Path) -> None:
     student = lines[0]["phases"]["student"]
     assert (student["returned"], student["missing"], student["failed"]) == (["a", "b"], [], {})
     assert student["weights"] == {"a": 0.5, "b": 0.5}
-    assert lines[1]["phases"]["student"]["student"] == run.method.student.sha256
+    assert lines[1]["phases"]["student"]["student"] == run.method.state.student.sha256
 
 
 def test_the_ledger_on_disk_is_the_one_in_memory(prepared: Path) -> None:
@@ -183,11 +185,12 @@ def test_a_folder_that_was_not_prepared_is_refused_by_name(prepared: Path, chang
         assemble(settings(prepared), prepared.parent / "cache")
 
 
+@pytest.mark.scenario(28)
 def test_records_a_full_disk_refused_are_written_with_the_next_one(tmp_path: Path) -> None:
     """Scenario 28."""
     run = tiny_run(tmp_path / "method")
     folder = RunFolder(tmp_path / "run")
-    recorder = Recorder("r", folder, run.method, tmp_path / "evaluations")
+    recorder = Recorder("r", folder, run.method, run.store, tmp_path / "evaluations")
     away = tmp_path / "away"
     folder.path.rename(away)
     recorder.on_event(Event("round_closed", {"round": 1, "phases": {}}))

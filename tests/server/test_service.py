@@ -29,6 +29,7 @@ def test_registration_tells_what_the_run_is(run: TinyRun) -> None:
     assert [reference.name for reference in told.artifacts] == ["extractor"]
 
 
+@pytest.mark.scenario(34)
 def test_another_protocol_version_is_refused(run: TinyRun) -> None:
     """Scenario 34."""
     request = pb.RegisterRequest(protocol_version=PROTOCOL_VERSION + 1, client_name="a")
@@ -37,6 +38,7 @@ def test_another_protocol_version_is_refused(run: TinyRun) -> None:
     assert refused.value.reason == "PROTOCOL_VERSION"
 
 
+@pytest.mark.scenario(34)
 def test_unknown_fields_are_ignored(run: TinyRun) -> None:
     """Scenario 34."""
     request = pb.RegisterRequest(protocol_version=PROTOCOL_VERSION, client_name="a").SerializeToString()
@@ -44,11 +46,13 @@ def test_unknown_fields_are_ignored(run: TinyRun) -> None:
     assert pb.RegisterResponse.FromString(run.answer(METHODS["Register"], request + unknown)).session
 
 
+@pytest.mark.scenario(20)
 def test_a_name_that_could_escape_is_refused(run: TinyRun) -> None:
     with pytest.raises(InvalidUploadError, match="client name"):
         run.site("../a")
 
 
+@pytest.mark.scenario(22)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("raw", [b"\xff", b"\x0a\xff", b"\x0a\x7fshort", bytes(range(256))])
 def test_a_malformed_message_is_refused_whatever_the_method(run: TinyRun, name: str, raw: bytes) -> None:
@@ -98,14 +102,14 @@ def test_a_task_says_what_to_read_and_how_long_there_is(run: TinyRun, sites: tup
     assert (task.deadline_s, task.config_sha256) == (55.0, tiny_config().sha256())
     (student,) = task.inputs
     blob = sites[0].fetch(student, task.key, step=100)
-    assert sha256_hex(blob) == student.sha256.hex() == run.method.student.sha256
+    assert sha256_hex(blob) == student.sha256.hex() == run.method.state.student.sha256
 
 
 @pytest.mark.parametrize("offset, length", [(0, 0), (0, MAX_CHUNK_BYTES + 1), (10**6, 1), (2**63, 1)])
 def test_a_chunk_outside_the_artifact_is_refused(
     run: TinyRun, sites: tuple[Site, Site], offset: int, length: int
 ) -> None:
-    sha256 = bytes.fromhex(run.method.student.sha256)
+    sha256 = bytes.fromhex(run.method.state.student.sha256)
     with pytest.raises(InvalidUploadError) as refused:
         sites[0].call("GetChunk", key=sites[0].key(1, STUDENT), sha256=sha256, offset=offset, length=length)
     assert refused.value.reason == "OUT_OF_RANGE"

@@ -14,6 +14,7 @@ from .state_machine import Run
 from .tiny import STUDENT
 
 
+@pytest.mark.scenario(5, 6)
 def test_a_repeated_upload_gets_the_first_receipt_and_counts_once() -> None:
     """Scenarios 5, 6."""
     run = Run(rounds=2)
@@ -24,6 +25,7 @@ def test_a_repeated_upload_gets_the_first_receipt_and_counts_once() -> None:
     assert len(run.named("upload_accepted")) == 2
 
 
+@pytest.mark.scenario(5)
 def test_a_restarted_client_gets_its_receipt_too() -> None:
     """Scenario 5."""
     run = Run()
@@ -35,6 +37,7 @@ def test_a_restarted_client_gets_its_receipt_too() -> None:
     assert isinstance(run.coordinator.next_task(b"second life", 1.0), MustWait)
 
 
+@pytest.mark.scenario(6)
 def test_a_second_different_upload_is_refused_and_the_first_one_counts() -> None:
     """Scenario 6."""
     run = Run()
@@ -45,6 +48,7 @@ def test_a_second_different_upload_is_refused_and_the_first_one_counts() -> None
     assert run.submit("a", digest="first") is True
 
 
+@pytest.mark.scenario(7)
 def test_stale_and_future_and_foreign_phases_are_refused_with_the_current_one() -> None:
     """Scenario 7."""
     run = Run(rounds=3)
@@ -58,6 +62,7 @@ def test_stale_and_future_and_foreign_phases_are_refused_with_the_current_one() 
         assert refused.value.reason == "ROUND_CLOSED"
 
 
+@pytest.mark.scenario(25)
 def test_a_newer_session_ends_the_older_one_and_inherits_its_task() -> None:
     """Scenario 25."""
     run = Run()
@@ -95,6 +100,7 @@ def test_the_first_reason_to_abort_stands() -> None:
     assert (run.coordinator.detail, len(run.named("run_aborted"))) == ("first", 1)
 
 
+@pytest.mark.scenario(27)
 def test_tasks_carry_the_seconds_that_are_left() -> None:
     """Scenario 27: seconds, never a time of day."""
     run = Run()

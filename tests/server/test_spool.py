@@ -8,7 +8,7 @@ import pytest
 
 from fkd_common.artifacts import sha256_hex
 from fkd_common.errors import CorruptTransferError, InvalidUploadError, TooLargeError
-from fkd_server.spool import UploadSpool
+from fkd_server.spool import UploadSpool, chunk_budget
 
 BLOB = b"0123456789"
 DIGEST = sha256_hex(BLOB)
@@ -24,6 +24,7 @@ def test_chunks_in_order_make_the_upload(spool: UploadSpool) -> None:
     assert spool.take("a", DIGEST, 10) == BLOB
 
 
+@pytest.mark.scenario(4)
 def test_an_interrupted_upload_resumes_where_it_stopped(spool: UploadSpool, tmp_path: Path) -> None:
     """Scenario 4."""
     spool.put("a", DIGEST, 10, 0, BLOB[:4])
@@ -33,6 +34,7 @@ def test_an_interrupted_upload_resumes_where_it_stopped(spool: UploadSpool, tmp_
     assert restarted.take("a", DIGEST, 10) == BLOB
 
 
+@pytest.mark.scenario(22)
 def test_a_duplicate_chunk_changes_nothing(spool: UploadSpool) -> None:
     """Scenario 22."""
     spool.put("a", DIGEST, 10, 0, BLOB[:4])
@@ -42,6 +44,7 @@ def test_a_duplicate_chunk_changes_nothing(spool: UploadSpool) -> None:
     assert spool.take("a", DIGEST, 10) == BLOB
 
 
+@pytest.mark.scenario(22)
 def test_a_premature_chunk_changes_nothing(spool: UploadSpool) -> None:
     """Scenario 22."""
     assert spool.put("a", DIGEST, 10, 4, BLOB[4:]) == 0
@@ -50,6 +53,7 @@ def test_a_premature_chunk_changes_nothing(spool: UploadSpool) -> None:
     assert spool.held("a", DIGEST) == 2
 
 
+@pytest.mark.scenario(22)
 @pytest.mark.parametrize("offset, data", [(0, BLOB + b"!"), (8, b"abc"), (11, b""), (2**63, b"x")])
 def test_a_chunk_past_the_declared_size_is_refused(spool: UploadSpool, offset: int, data: bytes) -> None:
     """Scenario 22."""
@@ -66,6 +70,7 @@ def test_missing_bytes_are_counted_and_kept(spool: UploadSpool) -> None:
     assert spool.held("a", DIGEST) == 4
 
 
+@pytest.mark.scenario(21)
 def test_a_damaged_upload_is_thrown_away(spool: UploadSpool, tmp_path: Path) -> None:
     """Scenario 21."""
     spool.put("a", DIGEST, 10, 0, b"01234!6789")
@@ -95,6 +100,7 @@ def test_clients_do_not_touch_each_others_uploads(spool: UploadSpool) -> None:
     assert (spool.held("a", DIGEST), spool.held("b", DIGEST)) == (10, 0)
 
 
+@pytest.mark.scenario(20)
 @pytest.mark.parametrize("client", ["../../etc/passwd", "a/b", "*", "a\x00b", "x" * 1000])
 def test_file_names_never_derive_from_client_text(tmp_path: Path, client: str) -> None:
     """Scenario 20."""
@@ -103,3 +109,89 @@ def test_file_names_never_derive_from_client_text(tmp_path: Path, client: str) -
     (name,) = [path.name for path in (tmp_path / "spool").iterdir()]
     assert set(name.removesuffix(f"-{DIGEST}.part")) <= set("0123456789abcdef")
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.scenario(22)
+def test_an_upload_in_a_million_tiny_chunks_is_refused_after_a_few_hundred(spool: UploadSpool) -> None:
+    """Scenario 22: 10^6 tiny chunks."""
+    size = 1_000_000
+    budget = chunk_budget(size)
+    assert budget == 500
+    for at in range(budget):
+        assert spool.put("a", DIGEST, size, at, b"x") == at + 1
+    with pytest.raises(TooLargeError, match="may come in 500 chunks") as refused:
+        spool.put("a", DIGEST, size, budget, b"x")
+    assert refused.value.reason == "TOO_MANY_CHUNKS"
+    assert spool.put("b", DIGEST, size, 0, b"x") == 1
+
+
+@pytest.mark.scenario(22)
+@pytest.mark.parametrize("offset", [0, 7])
+def test_chunks_that_change_nothing_count_too(spool: UploadSpool, offset: int) -> None:
+    """Scenario 22: the same chunk over and over, or one that is always too early."""
+    with pytest.raises(TooLargeError, match="send larger chunks"):
+        for _ in range(chunk_budget(10) + 1):
+            spool.put("a", DIGEST, 10, offset, b"x")
+
+
+def test_the_largest_student_fits_its_budget_in_small_chunks() -> None:
+    """A ResNet18 of 44.8 MB in chunks of 16 KiB, each sent twice."""
+    assert chunk_budget(44_800_000) > 2 * 44_800_000 / 16_384
+
+
+@pytest.mark.scenario(4)
+def test_an_upload_that_stops_growing_is_dropped_after_its_time(tmp_path: Path) -> None:
+    """Scenario 4: the client was killed and never came back."""
+    spool = UploadSpool(tmp_path, ttl_s=60.0)
+    spool.put("dead", DIGEST, 10, 0, BLOB[:4])
+    spool.put("slow", DIGEST, 10, 0, BLOB[:4])
+    assert spool.sweep(1000.0) == 0
+    spool.put("slow", DIGEST, 10, 4, BLOB[4:6])
+    assert spool.sweep(1050.0) == 0
+    assert spool.sweep(1061.0) == 1
+    assert (spool.held("dead", DIGEST), spool.held("slow", DIGEST)) == (0, 6)
+    assert spool.sweep(1120.0) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.scenario(4)
+def test_after_a_restart_an_upload_has_its_whole_time_again(tmp_path: Path) -> None:
+    """Scenario 4: a monotonic clock says nothing about the time before the restart."""
+    UploadSpool(tmp_path, ttl_s=60.0).put("a", DIGEST, 10, 0, BLOB[:4])
+    restarted = UploadSpool(tmp_path, ttl_s=60.0)
+    assert restarted.sweep(5.0) == 0
+    assert restarted.sweep(64.0) == 0
+    assert restarted.sweep(71.0) == 1
+
+
+def test_when_a_phase_closes_nothing_partial_is_left(spool: UploadSpool, tmp_path: Path) -> None:
+    spool.put("a", DIGEST, 10, 0, BLOB[:4])
+    spool.put("b", DIGEST, 10, 0, BLOB[:3])
+    spool.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "left_behind",
+    [BLOB[:3] + b"\0\0\0", b"", b"garbage that is longer than the upload", BLOB + b"\0", b"9876543210"],
+    ids=["zeros at its end", "empty", "garbage", "too long", "wrong bytes"],
+)
+def test_what_a_crash_leaves_of_an_upload_is_noticed_and_sent_again(
+    tmp_path: Path, left_behind: bytes
+) -> None:
+    """Chunks are not synced: after a loss of power a file may be anything; the digest decides."""
+    UploadSpool(tmp_path).put("a", DIGEST, 10, 0, BLOB[:6])
+    (part,) = tmp_path.iterdir()
+    part.write_bytes(left_behind)
+    spool = UploadSpool(tmp_path)
+
+    def send() -> bytes:
+        held = 0
+        while held < 10:
+            held = spool.put("a", DIGEST, 10, held, BLOB[held : held + 4])
+        return spool.take("a", DIGEST, 10)
+
+    try:
+        assert send() == BLOB
+    except CorruptTransferError:
+        assert send() == BLOB

@@ -48,6 +48,7 @@ def test_missing_chunks_are_asked_for_and_the_client_stays_in_the_round(
     assert a.poll().HasField("task")
 
 
+@pytest.mark.scenario(21)
 def test_a_damaged_upload_may_be_sent_again(run: TinyRun, sites: tuple[Site, Site]) -> None:
     """Scenario 21."""
     a, _ = sites
@@ -73,6 +74,7 @@ def test_a_digest_of_another_length_is_refused(run: TinyRun, sites: tuple[Site, 
         assert refused.value.reason == "MALFORMED"
 
 
+@pytest.mark.scenario(10)
 def test_a_nan_is_refused_and_the_round_goes_on_with_the_others(
     run: TinyRun, sites: tuple[Site, Site]
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_long_complaint_is_cut_before_it_is_kept(run: TinyRun, sites: tuple[Si
     assert len(str(failed)) == 500
 
 
+@pytest.mark.scenario(13)
 def test_the_number_of_samples_may_not_change_within_a_run(tmp_path: Path) -> None:
     """Scenario 13."""
     run = tiny_run(tmp_path, rounds=2)
@@ -111,6 +114,7 @@ def test_the_number_of_samples_may_not_change_within_a_run(tmp_path: Path) -> No
     assert refused.value.reason == "SAMPLES_CHANGED"
 
 
+@pytest.mark.scenario(10)
 def test_a_refused_upload_leaves_no_trace_in_the_number_of_samples(
     run: TinyRun, sites: tuple[Site, Site]
 ) -> None:
@@ -121,6 +125,7 @@ def test_a_refused_upload_leaves_no_trace_in_the_number_of_samples(
     assert not a.submit_student(1, filled(run.method, 1.0), n=10).duplicate
 
 
+@pytest.mark.scenario(5, 6, 7)
 def test_duplicates_conflicts_and_stale_uploads(run: TinyRun, sites: tuple[Site, Site]) -> None:
     """Scenarios 5, 6, 7."""
     a, _ = sites
@@ -139,6 +144,7 @@ def test_duplicates_conflicts_and_stale_uploads(run: TinyRun, sites: tuple[Site,
     assert refused.value.reason == "WRONG_RUN"
 
 
+@pytest.mark.scenario(7)
 @pytest.mark.parametrize("phase", [RESIDUALS, VOTES, 0, 99])
 def test_a_submission_under_another_phase_is_refused(
     run: TinyRun, sites: tuple[Site, Site], phase: int
@@ -151,6 +157,7 @@ def test_a_submission_under_another_phase_is_refused(
     assert refused.value.reason == "WRONG_PHASE"
 
 
+@pytest.mark.scenario(22)
 def test_what_is_too_large_is_refused_before_it_is_kept(
     run: TinyRun, sites: tuple[Site, Site], tmp_path: Path
 ) -> None:
@@ -164,6 +171,7 @@ def test_what_is_too_large_is_refused_before_it_is_kept(
     assert list((tmp_path / "spool").iterdir()) == []
 
 
+@pytest.mark.scenario(11)
 def test_one_candidate_may_not_be_voted_for_twice(tmp_path: Path) -> None:
     """Scenario 11."""
     run = tiny_run(tmp_path, correction=("anchors",), correction_at_start=True, quorum=0.5)
@@ -178,6 +186,7 @@ def test_one_candidate_may_not_be_voted_for_twice(tmp_path: Path) -> None:
         a.call("SubmitVotes", key=a.key(0, VOTES), votes=votes, num_validation=2)
 
 
+@pytest.mark.scenario(25)
 def test_a_second_process_of_a_client_ends_the_first_ones_session(
     run: TinyRun, sites: tuple[Site, Site]
 ) -> None:
@@ -198,6 +207,7 @@ def test_everyone_learns_that_the_run_is_over_and_leaves(run: TinyRun, sites: tu
     assert run.service.everyone_left()
 
 
+@pytest.mark.scenario(19, 20)
 @pytest.mark.parametrize("blob", [b"\x80\x04]", (8 << 30).to_bytes(8, "little") + b"{}", b"", b"x" * 300])
 def test_a_blob_that_is_no_safetensors_is_refused_and_the_client_set_aside(
     run: TinyRun, sites: tuple[Site, Site], blob: bytes

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
@@ -18,9 +17,11 @@ from fkd_common.rpc import METHODS, PROTOCOL_VERSION, Method
 from fkd_common.tensors import encode
 from fkd_server.coordinator import Coordinator
 from fkd_server.fkd_rtm import FkdRtm
-from fkd_server.run_state import Event
+from fkd_server.run_state import Event, PhaseKey, Position
+from fkd_server.secure_fkd_rtm import method_for
 from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.spool import UploadSpool
+from fkd_server.store import RunDescription, RunStore
 from fkd_server.validation import UploadRules
 
 STUDENT, RESIDUALS, MOMENTS = types.PHASE_STUDENT, types.PHASE_RESIDUALS, types.PHASE_MOMENTS
@@ -34,7 +35,7 @@ ANCHORS = np.array([[0, 0, 0], [2, 0, 1], [0, 4, 1], [2, 4, 2]], dtype=np.float3
 def tiny_config(**changes: Any) -> RunConfig:
     """2 clients, 1 round, hidden layer of 2, no corrections, no personalisation."""
     keys: dict[str, Any] = {
-        "rounds": 1, "clients_per_round": 1.0, "min_clients": 2, "phase_deadline_s": 60.0,
+        "rounds": 1, "clients_per_round": 1.0, "min_clients": 2, "min_cohort": 1, "phase_deadline_s": 60.0,
         "heartbeat_s": 2.0, "heartbeat_limit_s": 8.0, "hidden": (2,), "dropout": (0.0,), "norm": "layer",
         "correction": (), "personal": (), "lambda_grid": (1.0, 10.0), "anchor_lambda_grid": (1.0, 10.0),
     }  # fmt: skip
@@ -58,6 +59,7 @@ class TinyRun:
     method: FkdRtm
     coordinator: Coordinator
     service: CoordinatorService
+    store: RunStore
     clock: Clock
     blobs: Path
     uploads: Path
@@ -81,22 +83,27 @@ class TinyRun:
 def tiny_run(
     folder: Path, *, anchors: np.ndarray = ANCHORS, classes: tuple[str, ...] = CLASSES, **changes: Any
 ) -> TinyRun:
-    """A run in a folder; artifacts are stand-ins of a few bytes."""
-    config, clock, events = tiny_config(**changes), Clock(), []
-    blobs, uploads = BlobStore(folder / "blobs"), BlobStore(folder / "uploads")
-    extractor = blobs.put(encode({"extractor": np.zeros(5, dtype=np.float32)}))
-    method = FkdRtm(config, classes, anchors, extractor.sha256, blobs, uploads)
-    coordinator = Coordinator(config, method, events.append)
-    service = CoordinatorService(
-        RunIdentity("run-1", classes, {"extractor": extractor}),
-        coordinator,
-        method,
-        blobs,
-        uploads,
-        UploadSpool(folder / "spool"),
-        clock,
-    )
-    return TinyRun(method, coordinator, service, clock, folder / "blobs", folder / "uploads", events)
+    """A run in a folder, or, called again, the same run after its coordinator died; artifacts are stand-ins."""
+    clock, events = Clock(), []
+    folder.mkdir(exist_ok=True)
+    store = RunStore.open(folder)
+    began = store.description()
+    config = tiny_config(**changes)
+    if began is None:
+        extractor = store.blobs.put(encode({"extractor": np.zeros(5, dtype=np.float32)}))
+        began = RunDescription("run-1", config.model_dump(mode="json"), {}, classes, extractor, extractor)
+    method = method_for(config, classes, anchors, began.extractor.sha256, store.blobs, store.uploads)
+    coordinator = Coordinator(config, method, store, events.append)
+    if store.description() is None:
+        store.begin(began, Position(method=method.snapshot()))
+    else:
+        at = store.position()
+        waiting = store.uploads_for(PhaseKey(at.round, at.open.phase)) if at.open else {}
+        coordinator.resume(at, store.clients(), waiting, clock.now)
+    identity = RunIdentity("run-1", classes, {"extractor": began.extractor})
+    spool = UploadSpool(folder / "spool")
+    service = CoordinatorService(identity, coordinator, method, store, spool, clock)
+    return TinyRun(method, coordinator, service, store, clock, folder / "blobs", folder / "uploads", events)
 
 
 class Site:
@@ -104,7 +111,7 @@ class Site:
 
     def __init__(self, name: str, answer: Callable[[Method, bytes], bytes]) -> None:
         self.name = name
-        self._answer = answer
+        self.answer = answer
         told = self.call("Register", protocol_version=PROTOCOL_VERSION, client_name=name)
         self.told, self.session = told, told.session
 
@@ -114,7 +121,7 @@ class Site:
         if name != "Register":
             fields = {"session": self.session, **fields}
         request = method.request_type(**fields)
-        return method.response_type.FromString(self._answer(method, request.SerializeToString()))
+        return method.response_type.FromString(self.answer(method, request.SerializeToString()))
 
     def poll(self, wait_s: float = 0.0) -> pb.NextTaskResponse:
         """Ask for a task."""

@@ -1,0 +1,127 @@
+"""Which run a coordinator goes on with, and whether it is asked for the same one; starts nothing, changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fkd_common.artifacts import BlobStore
+from fkd_common.config import RunConfig
+from fkd_common.errors import CorruptTransferError, DataError, NotFoundError, RefusedError, UsageError
+from fkd_common.identifiers import new_run_id
+from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
+from fkd_server.settings import ServerSettings
+from fkd_server.store import DATABASE, RunDescription
+
+SUMMARY = "summary.json"
+"""A run is finished when it has one."""
+
+
+def folder_for(settings: ServerSettings) -> Path:
+    """The run's folder: the one named, else the unfinished run that was active last, else a new one.
+
+    Raises:
+        UsageError: The run named is finished, or must be new and is not.
+    """
+    if settings.run_id is not None:
+        folder = settings.runs / settings.run_id
+        if (folder / SUMMARY).exists():
+            raise UsageError(f"run {folder} is finished: see its {SUMMARY}, or choose another --run-id")
+        if settings.new_run and folder.exists():
+            raise UsageError(f"run folder {folder} exists: choose another --run-id")
+        return folder
+    unfinished = [] if settings.new_run else unfinished_runs(settings.runs)
+    return unfinished[-1] if unfinished else settings.runs / new_run_id()
+
+
+def unfinished_runs(runs: Path) -> list[Path]:
+    """Folders of runs that began and have no result yet, the one active last at the end."""
+    if not runs.is_dir():
+        return []
+    began = [folder for folder in runs.iterdir() if (folder / DATABASE).is_file()]
+    return sorted(
+        (folder for folder in began if not (folder / SUMMARY).exists()),
+        key=lambda folder: (folder / DATABASE).stat().st_mtime,
+    )
+
+
+def check_same(stored: RunDescription, settings: ServerSettings) -> None:
+    """Refuse to go on with a run under other settings than it began with.
+
+    Raises:
+        RefusedError: Naming every difference.
+    """
+    differences = [
+        *_differences(stored.config, settings.run_config().model_dump(mode="json")),
+        *_differences(stored.sources, sources_of(settings, stored)),
+    ]
+    if differences:
+        raise RefusedError(
+            f"run {stored.run_id} is unfinished and began with other settings ({'; '.join(differences)}): start it "
+            "as it was to go on with it, or give --new-run to begin another",
+            reason="CONFIGURATION_CHANGED",
+        )
+
+
+def sources_of(settings: ServerSettings, stored: RunDescription | None = None) -> dict[str, str]:
+    """Where extractor and anchors come from: hashes of a prepared folder, else what is to be prepared.
+
+    A prepared folder that is gone is no difference to a run that has its own copy.
+    """
+    if settings.prepared is None:
+        anchors = settings.data_folder("anchors", settings.anchors)
+        return {"extractor": settings.extractor, "anchors": str(anchors.resolve())}
+    files = {"extractor": EXTRACTOR_FILE, "anchors": ANCHORS_FILE}
+    if stored is not None and not all((settings.prepared / file).is_file() for file in files.values()):
+        return dict(stored.sources)
+    return {name: _digest(settings.prepared / file) for name, file in files.items()}
+
+
+def check_blobs(folder: Path, blobs: BlobStore, needed: Mapping[str, str]) -> None:
+    """Refuse to go on with a missing or damaged file.
+
+    Args:
+        folder: The run's folder.
+        blobs: Where the files are.
+        needed: By hash, what each file is.
+
+    Raises:
+        DataError: Naming the file and the command.
+    """
+    for sha256, what in needed.items():
+        try:
+            blobs.check(sha256)
+        except (NotFoundError, CorruptTransferError) as error:
+            raise DataError(
+                f"{what} of run {folder.name} is lost: {error}; `fkd-server doctor {folder}` says what can be done"
+            ) from error
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path.parent} is not a folder made by `fkd-server prepare`: {error}") from error
+
+
+def _differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """`key: old → new` for every key that differs; a key that one side lacks has its default there."""
+    defaults = {name: field.default for name, field in RunConfig.model_fields.items()}
+    found = []
+    for name in sorted({*stored, *given}):
+        old, new = (_plain(side.get(name, defaults.get(name))) for side in (stored, given))
+        if old != new:
+            found.append(f"{name}: {_short(old)} → {_short(new)}")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _short(value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{text[:12]}…" if len(text) == 64 else text

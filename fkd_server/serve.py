@@ -1,0 +1,162 @@
+"""Serves one run from start to end: opens ports, lets time pass, says what it waits for, stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+
+import structlog
+
+from fkd_common.errors import ExitCode, FkdError, UsageError
+from fkd_common.places import cache_folder
+from fkd_server.certificates import CertificateAuthority
+from fkd_server.enrolment import EnrolmentServer
+from fkd_server.grpc_server import GrpcServer
+from fkd_server.memory import return_large_buffers
+from fkd_server.open_files import allow_many_connections
+from fkd_server.prepare import Cancel
+from fkd_server.run import Run, assemble
+from fkd_server.run_state import RunState
+from fkd_server.settings import ServerSettings
+from fkd_server.tls import ServerTls
+
+TICK_S = 0.5
+SAY_WAITING_S = 10.0
+STOP_GRACE_S = 5.0
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serve one run until it is over and every client knows, or until told to stop; returns the exit code.
+
+    Raises:
+        FkdError: The run cannot begin or go on.
+    """
+    host = settings.listen_host()
+    return_large_buffers()
+    allow_many_connections()
+    return asyncio.run(_serve(settings, host))
+
+
+async def _serve(settings: ServerSettings, host: str) -> int:
+    """Serve one run until it is over and every client knows."""
+    log = structlog.get_logger()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, _on_signal, stop, name)
+    server = GrpcServer(settings.heartbeat_s)
+    tls = ServerTls(settings.tls) if settings.tls else None
+    port = server.listen(host, settings.port, tls)
+    enrolment = _enrolment(settings, tls, host)
+    run = await _assemble_unless(stop, settings)
+    if run is None:
+        await server.stop(0.0)
+        return ExitCode.OK
+    try:
+        await server.start(run.service)
+        if enrolment is not None:
+            await enrolment.start()
+        log.info(
+            "serving",
+            address=f"{host}:{port}",
+            tls=str(settings.tls) if tls else "off",
+            join_port=enrolment.port if enrolment else None,
+            run=run.run_id,
+            folder=str(run.folder.path),
+            clients_needed=run.config.min_clients,
+            config=run.config.sha256()[:12],
+        )
+        await _drive(run, server, stop)
+        if not run.coordinator.over:
+            log.info("kept", folder=str(run.folder.path), detail="the same command goes on with this run")
+            return ExitCode.OK
+        summary = await loop.run_in_executor(None, run.finish)
+        log.info(
+            "saved",
+            folder=str(run.folder.path),
+            published=run.method.state.published if run.coordinator.state is RunState.COMPLETED else None,
+            accuracy=run.recorder.accuracy.get("published"),
+            model=summary["model_hash"] or "none: no vote had been held",
+        )
+        await _dismiss(run, server, stop, settings)
+    finally:
+        if enrolment is not None:
+            await enrolment.stop()
+        await server.stop(STOP_GRACE_S if stop.is_set() else 1.0)
+        run.close()
+    if run.coordinator.state is RunState.COMPLETED:
+        return ExitCode.OK
+    print(f"fkd-server: error: run aborted: {run.coordinator.detail}", file=sys.stderr)
+    return ExitCode.ABORTED
+
+
+def _enrolment(settings: ServerSettings, tls: ServerTls | None, host: str) -> EnrolmentServer | None:
+    """The port for new clients, bound; None where certificates come from elsewhere, or without TLS."""
+    if tls is None or settings.join_port == 0 or not CertificateAuthority.exists(tls.folder):
+        if settings.join_port:
+            raise UsageError(
+                f"--join-port {settings.join_port} needs --tls with the authority's key in the folder "
+                "(`fkd-server certs init`)"
+            )
+        return None
+    following = settings.port + 1 if settings.port else 0  # where any port is good, any port is
+    enrolment = EnrolmentServer(tls)
+    enrolment.listen(host, settings.join_port or following)
+    return enrolment
+
+
+async def _assemble_unless(stop: asyncio.Event, settings: ServerSettings) -> Run | None:
+    """The run, or None if the program was asked to stop while it was being prepared."""
+    cancel = Cancel()
+    loop = asyncio.get_running_loop()
+    assembling = loop.run_in_executor(None, assemble, settings, cache_folder() / "embeddings", cancel)
+    while not assembling.done() and not stop.is_set():
+        await asyncio.wait([assembling], timeout=TICK_S)
+    if not stop.is_set():
+        return await assembling
+    cancel.ask()
+    with contextlib.suppress(FkdError):
+        run = await assembling
+        run.close()
+    return None
+
+
+async def _drive(run: Run, server: GrpcServer, stop: asyncio.Event) -> None:
+    """Let time pass for the run until it is over, saying every so often what it waits for."""
+    log = structlog.get_logger()
+    said = time.monotonic()
+    while not run.coordinator.over and not stop.is_set():
+        await server.tick()
+        if time.monotonic() - said >= SAY_WAITING_S:
+            said = time.monotonic()
+            log.info("waiting", on=run.service.waiting_for())
+        await _sleep_unless(stop, TICK_S)
+
+
+async def _dismiss(run: Run, server: GrpcServer, stop: asyncio.Event, settings: ServerSettings) -> None:
+    """Keep answering until every client has learnt that the run is over."""
+    limit = STOP_GRACE_S if stop.is_set() else settings.linger_s
+    until = time.monotonic() + limit
+    while not run.service.everyone_left() and time.monotonic() < until:
+        await asyncio.sleep(0.1)
+        await server.tick()
+    if settings.serve and not stop.is_set():
+        structlog.get_logger().info("staying", until="SIGTERM or Ctrl-C")
+        await stop.wait()
+
+
+async def _sleep_unless(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+def _on_signal(stop: asyncio.Event, name: signal.Signals) -> None:
+    if stop.is_set():
+        sys.exit(ExitCode.FAILURE)  # asked twice: at once
+    structlog.get_logger().info("stopping", signal=name.name, grace_s=STOP_GRACE_S)
+    stop.set()

@@ -1,0 +1,383 @@
+"""The run's durable memory: one SQLite database beside two folders of blobs; the only writer of state, no decisions.
+
+Every method that writes is one transaction, on disk when it returns (write-ahead log, ``synchronous=FULL``).
+A blob is durable before the row that refers to it, so that no row ever names a file that is not there. When a
+round closes, the database is copied; a damaged one is replaced by that copy when the run is opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import TypeAdapter
+
+from fkd_common.artifacts import Artifact, BlobStore, sync_folder, write_atomically
+from fkd_common.errors import DataError
+from fkd_common.failpoints import failpoint
+from fkd_common.ledger import ByteCount, Ledger, LedgerKey
+from fkd_server.federated_method import UPLOAD_KINDS, SecureUpload, TensorUpload, UploadContent
+from fkd_server.run_state import ClosedPhase, KnownClient, PhaseKey, Position
+
+DATABASE = "state.db"
+PREVIOUS = "state.previous.db"
+
+_COUNTS = ", ".join(field.name for field in fields(ByteCount))
+_MIGRATIONS: tuple[str, ...] = (
+    f"""
+    CREATE TABLE run (only INTEGER PRIMARY KEY CHECK (only = 1), description TEXT NOT NULL, position TEXT NOT NULL);
+    CREATE TABLE clients (
+        name TEXT PRIMARY KEY, session BLOB NOT NULL, num_samples INTEGER, ready INTEGER NOT NULL
+    );
+    CREATE TABLE uploads (
+        round INTEGER, phase INTEGER, client TEXT, digest TEXT NOT NULL, kind TEXT NOT NULL, content TEXT NOT NULL,
+        PRIMARY KEY (round, phase, client)
+    );
+    CREATE TABLE phases (round INTEGER, phase INTEGER, summary TEXT NOT NULL, PRIMARY KEY (round, phase));
+    CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, accuracy TEXT);
+    CREATE TABLE ledger (client TEXT, round INTEGER, phase TEXT, {_COUNTS}, PRIMARY KEY (client, round, phase));
+    """,
+)
+"""What brings a database from each schema version to the next; its version is how many have been applied."""
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """What a run was started with; it never changes."""
+
+    run_id: str
+    config: Mapping[str, Any]
+    """Every key of the run configuration."""
+    sources: Mapping[str, str]
+    """Where extractor and anchors came from, as the coordinator was told."""
+    classes: tuple[str, ...]
+    extractor: Artifact
+    anchors: Artifact
+
+
+_DESCRIPTION = TypeAdapter(RunDescription)
+_POSITION = TypeAdapter(Position)
+
+
+class RunStore:
+    """A run's state; implements :class:`fkd_server.run_state.Journal`."""
+
+    def __init__(
+        self, database: sqlite3.Connection, folder: Path | None, blobs: BlobStore, uploads: BlobStore
+    ) -> None:
+        """Wrap an open database; see :meth:`open`."""
+        self.blobs = blobs
+        self.uploads = uploads
+        self.ledger = Ledger()
+        self._database = database
+        self._folder = folder
+        self._lock = threading.RLock()
+        for client, round_number, phase, *counts in database.execute("SELECT * FROM ledger"):
+            self.ledger.book(LedgerKey(client, round_number, phase), ByteCount(*counts))
+        self.ledger.saved()
+
+    @classmethod
+    def open(cls, folder: Path) -> RunStore:
+        """Open or make the state in a run's folder; a damaged database gives way to the copy of the last round.
+
+        Raises:
+            DataError: It is damaged and there is no copy, or a newer release made it; names the file and the command.
+        """
+        path = folder / DATABASE
+        try:
+            database = _connect(path)
+        except sqlite3.OperationalError as error:
+            raise DataError(f"{path} cannot be opened: {error}") from error
+        except sqlite3.DatabaseError as error:
+            if not restore_previous(folder, str(error)):
+                raise DataError(
+                    f"{path} is damaged ({error}) and there is no copy: see `fkd-server doctor {folder}`, restore the "
+                    "folder from a backup, or begin anew with --new-run"
+                ) from error
+            database = _connect(path)
+        return cls(database, folder, BlobStore(folder / "blobs"), BlobStore(folder / "uploads"))
+
+    @classmethod
+    def in_memory(cls, blobs: BlobStore, uploads: BlobStore) -> RunStore:
+        """A store that ends with the process."""
+        return cls(_connect(Path(":memory:")), None, blobs, uploads)
+
+    def close(self) -> None:
+        """Save the ledger and release the database."""
+        with contextlib.suppress(OSError):
+            self.save_ledger()
+        self._database.close()
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def description(self) -> RunDescription | None:
+        """What the run was started with; None if it never started."""
+        row = self._database.execute("SELECT description FROM run").fetchone()
+        return _DESCRIPTION.validate_json(row[0]) if row else None
+
+    def position(self) -> Position:
+        """Where the run stands.
+
+        Raises:
+            DataError: The run never started.
+        """
+        row = self._database.execute("SELECT position FROM run").fetchone()
+        if row is None:
+            raise DataError(f"{self._folder} holds no run")
+        return _POSITION.validate_json(row[0])
+
+    def clients(self) -> list[KnownClient]:
+        """Everyone who ever registered, by name."""
+        rows = self._database.execute("SELECT name, session, num_samples, ready FROM clients ORDER BY name")
+        return [KnownClient(name, session, n, bool(ready)) for name, session, n, ready in rows]
+
+    def uploads_for(self, key: PhaseKey) -> dict[str, UploadContent]:
+        """Accepted uploads of a phase, by client."""
+        rows = self._database.execute(
+            "SELECT client, kind, content FROM uploads WHERE round = ? AND phase = ? ORDER BY client",
+            astuple(key),
+        )
+        return {client: UPLOAD_KINDS[kind].validate_json(content) for client, kind, content in rows}
+
+    def digest_of(self, client: str, key: PhaseKey) -> str | None:
+        """See :meth:`Journal.digest_of`."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT digest FROM uploads WHERE round = ? AND phase = ? AND client = ?",
+                (*astuple(key), client),
+            ).fetchone()
+        return str(row[0]) if row else None
+
+    def num_samples(self, client: str) -> int | None:
+        """n_k of a client's first upload, if it has made one."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT num_samples FROM clients WHERE name = ?", (client,)
+            ).fetchone()
+        return row[0] if row else None
+
+    def rounds(self) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+        """Records of the closed rounds, in order, each with its accuracies if they are known."""
+        with self._lock:
+            rows = self._database.execute("SELECT record, accuracy FROM rounds ORDER BY round").fetchall()
+        return [(json.loads(record), json.loads(accuracy) if accuracy else None) for record, accuracy in rows]
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def begin(self, description: RunDescription, at: Position) -> None:
+        """A run starts."""
+        values = (_DESCRIPTION.dump_json(description).decode(), _POSITION.dump_json(at).decode())
+        with self._transaction("begin") as database:
+            database.execute("INSERT INTO run VALUES (1, ?, ?)", values)
+
+    def client_joined(self, name: str, session: bytes) -> None:
+        """See :meth:`Journal.client_joined`."""
+        with self._transaction("register") as database:
+            database.execute(
+                "INSERT INTO clients (name, session, ready) VALUES (?, ?, 0) "
+                "ON CONFLICT (name) DO UPDATE SET session = excluded.session, ready = 0",
+                (name, session),
+            )
+
+    def client_ready(self, name: str) -> None:
+        """See :meth:`Journal.client_ready`."""
+        with self._transaction("ready") as database:
+            database.execute("UPDATE clients SET ready = 1 WHERE name = ?", (name,))
+
+    def upload_accepted(self, key: PhaseKey, client: str, digest: str, content: UploadContent) -> None:
+        """See :meth:`Journal.upload_accepted`."""
+        kind = type(content).__name__
+        row = (*astuple(key), client, digest, kind, UPLOAD_KINDS[kind].dump_json(content).decode())
+        with self._transaction("upload") as database:
+            database.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?)", row)
+            if isinstance(content, TensorUpload):
+                database.execute(
+                    "UPDATE clients SET num_samples = ? WHERE name = ? AND num_samples IS NULL",
+                    (content.num_samples, client),
+                )
+
+    def moved(
+        self,
+        to: Position,
+        keep: Collection[str],
+        *,
+        closed: ClosedPhase | None = None,
+        round_record: Mapping[str, Any] | None = None,
+    ) -> None:
+        """See :meth:`Journal.moved`."""
+        with self._transaction("step") as database:
+            database.execute("UPDATE run SET position = ?", (_POSITION.dump_json(to).decode(),))
+            if closed is not None:
+                row = (*astuple(closed.key), json.dumps(closed.summary))
+                database.execute("INSERT INTO phases VALUES (?, ?, ?)", row)
+            if round_record is not None:
+                values = (round_record["round"], json.dumps(round_record))
+                database.execute("INSERT INTO rounds (round, record) VALUES (?, ?)", values)
+        # What no row refers to any more goes after the rows have gone: a crash here leaves files, never gaps.
+        if closed is not None:
+            self.sweep(to, keep)
+        if round_record is not None:
+            self._keep_copy()
+
+    def set_accuracy(self, round_number: int, accuracy: Mapping[str, Any]) -> None:
+        """A closed round has been scored."""
+        with self._transaction("accuracy") as database:
+            database.execute(
+                "UPDATE rounds SET accuracy = ? WHERE round = ?", (json.dumps(accuracy), round_number)
+            )
+
+    def forget_upload(self, key: PhaseKey, client: str) -> None:
+        """An accepted upload is lost with its file: the client will be asked again."""
+        with self._transaction("forget") as database:
+            database.execute(
+                "DELETE FROM uploads WHERE round = ? AND phase = ? AND client = ?", (*astuple(key), client)
+            )
+
+    def save_ledger(self) -> None:
+        """Make the ledger durable between other transactions."""
+        if self.ledger.changed():
+            with self._transaction("ledger"):
+                pass
+
+    def sweep(self, at: Position, keep: Collection[str]) -> None:
+        """Remove blobs that nothing refers to: of closed phases, replaced artifacts, interrupted writes."""
+        description = self.description()
+        assert description is not None
+        failpoint("sweep.begun")
+        waiting: set[str] = set()
+        if at.open is not None:
+            contents = self.uploads_for(PhaseKey(at.round, at.open.phase)).values()
+            waiting = {
+                item.artifact.sha256 for item in contents if isinstance(item, TensorUpload | SecureUpload)
+            }
+        with contextlib.suppress(OSError):  # tried again when the next phase closes
+            self.uploads.sweep(waiting)
+            self.blobs.sweep({*keep, description.extractor.sha256, description.anchors.sha256})
+
+    # -- how --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self, name: str) -> Iterator[sqlite3.Connection]:
+        """One transaction that also saves the ledger.
+
+        Raises:
+            OSError: The disk does not take it; nothing has changed.
+        """
+        with self._lock:
+            try:
+                self._database.execute("BEGIN IMMEDIATE")
+                yield self._database
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    [(*astuple(key), *astuple(count)) for key, count in self.ledger.changed()],
+                )
+                failpoint(f"{name}.committing")
+                self._database.execute("COMMIT")
+            except sqlite3.IntegrityError:
+                self._roll_back()
+                raise  # something was to count twice: a bug, not the disk's trouble
+            except sqlite3.DatabaseError as error:
+                self._roll_back()
+                raise OSError(errno.EIO, f"{self._folder}/{DATABASE}: {error}") from error
+            except BaseException:
+                self._roll_back()
+                raise
+            self.ledger.saved()
+            failpoint(f"{name}.committed")
+
+    def _roll_back(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
+
+    def _keep_copy(self) -> None:
+        """Copy the database, for the day it is found damaged; does without where the disk is full."""
+        if self._folder is None:
+            return
+        temporary, copy = self._folder / f"{PREVIOUS}.unfinished", self._folder / PREVIOUS
+        try:
+            temporary.unlink(missing_ok=True)
+            with self._lock, contextlib.closing(sqlite3.connect(temporary)) as target:
+                self._database.backup(target)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            failpoint("copy.synced")
+            temporary.replace(copy)
+            failpoint("copy.renamed")
+            sync_folder(self._folder)
+        except (OSError, sqlite3.OperationalError) as error:
+            structlog.get_logger().warning("state_not_copied", detail=str(error))
+
+
+def check_database(path: Path) -> None:
+    """Look whether a database is there, whole and of a schema this release knows.
+
+    Raises:
+        sqlite3.DatabaseError: It is missing or damaged.
+        DataError: A newer release made it.
+    """
+    if not path.is_file():
+        raise sqlite3.DatabaseError("missing")
+    _connect(path).close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a database, check its integrity and bring its schema up to date.
+
+    Raises:
+        sqlite3.DatabaseError: It is damaged.
+        DataError: A newer release made it.
+    """
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        found = [row[0] for row in database.execute("PRAGMA integrity_check(3)")]
+        if found != ["ok"]:
+            raise sqlite3.DatabaseError("; ".join(found))
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(_MIGRATIONS):
+            raise DataError(
+                f"{path} has schema version {version}; this release knows up to {len(_MIGRATIONS)}: install the "
+                "release that made it"
+            )
+        for number in range(version, len(_MIGRATIONS)):
+            database.executescript(
+                f"BEGIN IMMEDIATE; {_MIGRATIONS[number]}; PRAGMA user_version = {number + 1}; COMMIT"
+            )
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def restore_previous(folder: Path, damage: str) -> bool:
+    """Put the copy of the last closed round in the place of a damaged database, which is kept beside it."""
+    copy, path = folder / PREVIOUS, folder / DATABASE
+    if not copy.is_file():
+        return False
+    try:
+        check_database(copy)
+    except sqlite3.DatabaseError:
+        return False
+    kept = f"{DATABASE}.damaged"
+    for ending in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / f"{DATABASE}{ending}").replace(folder / f"{kept}{ending}")
+    write_atomically(path, copy.read_bytes())
+    structlog.get_logger().error(
+        "state_restored",
+        damage=damage,
+        kept=str(folder / kept),
+        detail="the run goes on from the last closed round; sites are asked again for what they sent since",
+    )
+    return True

@@ -1,0 +1,89 @@
+"""What a coordinator asks for fits the run, or is refused before a site computes with it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fkd_client.task_inputs import check_choice, check_corrections, check_student
+from fkd_common.config import RunConfig
+from fkd_common.errors import DataError
+from fkd_common.method.student_layout import initial_student
+from fkd_common.pb import coordinator_pb2 as pb
+
+C, D, M = 2, 3, 4
+CONFIG = RunConfig(hidden=(2,), dropout=(0.0,), lambda_grid=(1.0, 10.0))
+SITE = SimpleNamespace(anchor_embeddings=np.zeros((M, D), np.float32), num_classes=C)
+PIPELINE = SimpleNamespace(config=CONFIG, site=SITE)
+
+
+def student(**changes):
+    return {**initial_student(0, D, CONFIG.hidden, C, CONFIG.norm), **changes}
+
+
+def fused(m=M):
+    return {"fused_residuals": np.zeros((m, C), np.float32)}
+
+
+def solved(count=2, p=2 + D + 1):
+    return {f"V.{i}": np.zeros((p, C), np.float32) for i in range(count)}
+
+
+def test_what_fits_is_taken():
+    check_student(student(), PIPELINE)
+    check_corrections(pb.Task(anchor_lambda=10.0), fused(), solved(), PIPELINE)
+    check_corrections(pb.Task(), {}, {}, PIPELINE)
+
+
+@pytest.mark.scenario(10, 11)
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"output.weight": np.zeros((3, 2), np.float32)}, "output.weight"),
+        ({"output.bias": np.full(2, np.nan, np.float32)}, "NaN"),
+        ({"output.bias": np.zeros(2)}, "float64"),
+        ({"extra": np.zeros(2)}, "extra"),
+        ({"layers.0.norm.running_var": np.array([1.0, -1.0], np.float32)}, "negative variance"),
+    ],
+)
+def test_a_student_of_another_run_is_refused(changes, named):
+    with pytest.raises(DataError, match=named):
+        check_student(student(**changes), PIPELINE)
+
+
+@pytest.mark.scenario(11)
+@pytest.mark.parametrize(
+    "strength, residuals, solutions",
+    [
+        (10.0, fused(m=5), {}),
+        (0.0, fused(), {}),
+        (float("nan"), fused(), {}),
+        (10.0, {}, solved(count=1)),
+        (10.0, {}, solved(p=5)),
+        (10.0, {}, {"V.1": np.zeros((6, C), np.float32), "V.2": np.zeros((6, C), np.float32)}),
+    ],
+)
+def test_corrections_of_another_run_are_refused(strength, residuals, solutions):
+    with pytest.raises(DataError, match="coordinator's"):
+        check_corrections(pb.Task(anchor_lambda=strength), residuals, solutions, PIPELINE)
+
+
+@pytest.mark.parametrize(
+    "published, best, fits",
+    [
+        ("student", "", True),
+        ("student", "moments.1", True),
+        ("moments.0", "moments.0", True),
+        ("moments.0", "", False),
+        ("moments.0", "student", False),
+        ("moments.9", "moments.0", False),
+        ("", "", False),
+    ],
+)
+def test_what_is_published_must_be_a_candidate(published, best, fits):
+    task, candidates = pb.Task(published=published, best_moments=best), ("student", "moments.0", "moments.1")
+    if fits:
+        check_choice(task, candidates)
+        return
+    with pytest.raises(DataError, match="the candidates are student"):
+        check_choice(task, candidates)

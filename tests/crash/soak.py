@@ -1,0 +1,189 @@
+"""`make soak MINUTES=10`: kills and partitions at random over a live run of five real clients; prints what survived.
+
+The run is the method at a small size on handwritten digits, with every phase in every round. It is played twice:
+in peace, and with something going wrong every few seconds. Both must publish the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fkd_server.cli import main as server_main
+from fkd_shards.create import CreateRequest, create
+from fkd_shards.partitions import Partition
+from tests.e2e.conftest import random_extractor
+from tests.e2e.programs import Program
+from tests.faults.proxy import Proxy
+
+from .federation import free_port
+from .history import Acknowledged, Verdict, check
+
+NAMES = [f"shard{index}" for index in range(5)]
+ROUNDS_A_MINUTE = 8
+"""About what a tormented run manages on two cores; only decides how many rounds there are."""
+
+METHOD = [
+    "--hidden", "32,16", "--dropout", "0.1,0.1", "--local-steps", "20", "--batch-size", "16", "--teacher-trees", "5",
+    "--residual-trees", "10", "--lambda-grid", "1,100", "--clients-per-round", "1", "--min-clients", "5",
+    "--quorum", "1", "--residual-every", "2", "--personal-every", "5", "--personal", "closed_form,prior,blend",
+    "--heartbeat-s", "0.5", "--heartbeat-limit-s", "5", "--phase-deadline-s", "300",
+]  # fmt: skip
+
+
+class Federation:
+    """A coordinator behind a proxy, and five clients that reach it through that."""
+
+    def __init__(self, folder: Path, world: Path, rounds: int, proxy: Proxy) -> None:
+        self.folder, self.proxy = folder, proxy
+        self.restart_s: list[float] = []
+        self._world, self._rounds = world, rounds
+        self._port = int(proxy.target.rpartition(":")[2])
+        self._past: list[Program] = []
+        self.server = self._start_server()
+        self.server.wait_for("serving")
+        self.clients = {name: self._start_client(name) for name in NAMES}
+
+    def kill_server(self) -> None:
+        """Kill the coordinator and start it again."""
+        self.server.signal(signal.SIGKILL)
+        self.server.end()
+        self._past.append(self.server)
+        died = time.monotonic()
+        self.server = self._start_server()
+        self.server.wait_for("serving")
+        self.restart_s.append(time.monotonic() - died)
+
+    def kill_client(self, name: str) -> None:
+        """Kill a client and start it again."""
+        self.clients[name].signal(signal.SIGKILL)
+        self.clients[name].end()
+        self._past.append(self.clients[name])
+        self.clients[name] = self._start_client(name)
+
+    def finish(self) -> tuple[str, Verdict]:
+        """Wait for the end of the run; the model's hash, and what the history shows."""
+        codes = {program.name: program.end(900.0) for program in (self.server, *self.clients.values())}
+        if any(codes.values()):
+            raise SystemExit(f"exit codes {codes}; the coordinator said {self.server.said}")
+        programs = [*self._past, *self.clients.values()]
+        events = [event for program in programs for event in program.events]
+        acknowledged = [Acknowledged.of(event) for event in events if event["event"] == "acknowledged"]
+        run = self.folder / "run" / "soak"
+        return json.loads((run / "summary.json").read_text())["model_hash"], check(run, acknowledged)
+
+    def stop(self) -> None:
+        """End every process."""
+        for program in (self.server, *self.clients.values()):
+            program.stop()
+
+    def _start_server(self) -> Program:
+        flags = ["--prepared", str(self._world / "prepared"), "--port", str(self._port), "--run-id", "soak"]
+        runs = ["--runs", str(self.folder / "run"), "--rounds", str(self._rounds)]
+        return Program("server", ["fkd_server.cli", *flags, *runs, *METHOD], _environment(self._world))
+
+    def _start_client(self, name: str) -> Program:
+        flags = ["--data", str(self._world / "digits" / name), "--server", self.proxy.address, "--threads", "1"]
+        runs = ["--runs", str(self.folder / "clients")]
+        return Program(name, ["fkd_client.cli", *flags, *runs], _environment(self._world))
+
+
+def torment(federation: Federation, minutes: float, rng: random.Random) -> Counter[str]:
+    """Kill and partition at random until the time is up or the run is over; how often each happened."""
+    done: Counter[str] = Counter()
+    until = time.monotonic() + 60 * minutes
+    while time.monotonic() < until:
+        time.sleep(rng.uniform(1.0, 8.0))
+        if federation.server.ended:
+            break
+        what = rng.choice(("server killed", "client killed", "client killed", "connections reset", "partition"))
+        if what == "server killed":
+            federation.kill_server()
+        elif what == "client killed":
+            name = rng.choice([name for name, program in federation.clients.items() if not program.ended])
+            federation.kill_client(name)
+        elif what == "connections reset":
+            federation.proxy.reset_all()
+        else:
+            federation.proxy.now.stalled = federation.proxy.now.deaf = True
+            time.sleep(rng.uniform(0.2, 12.0))
+            federation.proxy.now.stalled = federation.proxy.now.deaf = False
+            federation.proxy.reset_all()  # what was accepted meanwhile leads nowhere
+        done[what] += 1
+        position = federation.server.events[-1] if federation.server.events else {}
+        print(f"{time.strftime('%H:%M:%S')} {what}; round {position.get('round', '?')}", file=sys.stderr, flush=True)
+    return done
+
+
+def make_world(folder: Path) -> None:
+    """Five sites of digits, and what the coordinator serves."""
+    create(CreateRequest("digits", len(NAMES), Partition.parse("iid"), 0, folder / "digits", anchors=20, limit=400))
+    (folder / "extractor.safetensors").write_bytes(random_extractor())
+    given = ["--extractor", str(folder / "extractor.safetensors"), "--anchors", str(folder / "digits" / "anchors")]
+    if server_main(["prepare", *given, "--out", str(folder / "prepared"), "--threads", "1"]):
+        raise SystemExit("preparation failed")
+
+
+def play(folder: Path, world: Path, rounds: int, minutes: float, seed: int) -> dict[str, Any]:
+    """One run, tormented for so many minutes; what it shows."""
+    with Proxy(f"127.0.0.1:{free_port()}") as proxy:
+        federation = Federation(folder, world, rounds, proxy)
+        try:
+            done = torment(federation, minutes, random.Random(seed)) if minutes else Counter()
+            model, verdict = federation.finish()
+        finally:
+            federation.stop()
+    return {"model": model, "verdict": verdict, "done": done, "restart_s": federation.restart_s}
+
+
+def _environment(world: Path) -> dict[str, str]:
+    own = {key: value for key, value in os.environ.items() if not key.startswith("FKD_")}
+    return {**own, "OMP_NUM_THREADS": "1", "FKD_CACHE": str(world / "cache")}
+
+
+def main() -> int:
+    """Play both runs, print a table; 0 if nothing was lost."""
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    rounds = max(5, round(ROUNDS_A_MINUTE * given.minutes))
+    with tempfile.TemporaryDirectory(prefix="fkd-soak-") as name:
+        folder = Path(name)
+        make_world(folder)
+        print(f"{rounds} rounds in peace", file=sys.stderr, flush=True)
+        peace = play(folder / "peace", folder, rounds, 0, given.seed)
+        print(f"{rounds} rounds, {given.minutes:g} minutes of trouble", file=sys.stderr, flush=True)
+        war = play(folder / "war", folder, rounds, given.minutes, given.seed)
+    verdict: Verdict = war["verdict"]
+    same = war["model"] == peace["model"]
+    rows = {
+        **war["done"],
+        "restart to serving, median s": round(median(war["restart_s"]), 2) if war["restart_s"] else "-",
+        "restart to serving, max s": round(max(war["restart_s"]), 2) if war["restart_s"] else "-",
+        "acknowledged uploads": verdict.acknowledged,
+        "lost": len(verdict.lost),
+        "double-counted": len(verdict.counted_twice),
+        "other invariants broken": len(verdict.broken),
+        "final hash": f"{war['model'][:12]} {'equals' if same else 'DIFFERS from'} the undisturbed run's",
+    }
+    for what, value in rows.items():
+        print(f"{what:32} {value}")
+    for problem in (*verdict.lost, *verdict.counted_twice, *verdict.broken):
+        print(f"  {problem}")
+    return 0 if verdict.holds and same else 1
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
