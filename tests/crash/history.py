@@ -73,7 +73,9 @@ def check(folder: Path, acknowledgements: Iterable[Acknowledged]) -> Verdict:
         }
         closed = [
             (number, PHASES[phase], json.loads(summary))
-            for number, phase, summary in database.execute("SELECT round, phase, summary FROM phases ORDER BY rowid")
+            for number, phase, summary in database.execute(
+                "SELECT round, phase, summary FROM phases ORDER BY rowid"
+            )
         ]
         ledger = {
             (client, number, phase): payload
@@ -106,7 +108,9 @@ def check(folder: Path, acknowledgements: Iterable[Acknowledged]) -> Verdict:
         artifact = content.get("artifact")
         expected = artifact["size"] - artifact["payload_offset"] if artifact else 0
         if ledger.get(key, 0) != expected:
-            broken.append(f"I5: {key} has {ledger.get(key, 0)} bytes of payload in the ledger, expected {expected}")
+            broken.append(
+                f"I5: {key} has {ledger.get(key, 0)} bytes of payload in the ledger, expected {expected}"
+            )
     return Verdict(len(acknowledged), lost, twice, broken)
 
 

@@ -30,8 +30,17 @@ from .federation import free_port
 from .history import Acknowledged, Verdict, check
 
 NAMES = [f"shard{index}" for index in range(5)]
-ROUNDS_A_MINUTE = 8
-"""About what a tormented run manages on two cores; only decides how many rounds there are."""
+ROUNDS_A_MINUTE = 12
+"""More than a tormented run manages on two cores, so that it is still at work when the time is up."""
+
+TROUBLES = (
+    "server killed",
+    "server killed",
+    "client killed",
+    "client killed",
+    "connections reset",
+    "partition",
+)
 
 METHOD = [
     "--hidden", "32,16", "--dropout", "0.1,0.1", "--local-steps", "20", "--batch-size", "16", "--teacher-trees", "5",
@@ -93,7 +102,14 @@ class Federation:
         return Program("server", ["fkd_server.cli", *flags, *runs, *METHOD], _environment(self._world))
 
     def _start_client(self, name: str) -> Program:
-        flags = ["--data", str(self._world / "digits" / name), "--server", self.proxy.address, "--threads", "1"]
+        flags = [
+            "--data",
+            str(self._world / "digits" / name),
+            "--server",
+            self.proxy.address,
+            "--threads",
+            "1",
+        ]
         runs = ["--runs", str(self.folder / "clients")]
         return Program(name, ["fkd_client.cli", *flags, *runs], _environment(self._world))
 
@@ -106,7 +122,7 @@ def torment(federation: Federation, minutes: float, rng: random.Random) -> Count
         time.sleep(rng.uniform(1.0, 8.0))
         if federation.server.ended:
             break
-        what = rng.choice(("server killed", "client killed", "client killed", "connections reset", "partition"))
+        what = rng.choice(TROUBLES)
         if what == "server killed":
             federation.kill_server()
         elif what == "client killed":
@@ -120,16 +136,25 @@ def torment(federation: Federation, minutes: float, rng: random.Random) -> Count
             federation.proxy.now.stalled = federation.proxy.now.deaf = False
             federation.proxy.reset_all()  # what was accepted meanwhile leads nowhere
         done[what] += 1
-        position = federation.server.events[-1] if federation.server.events else {}
-        print(f"{time.strftime('%H:%M:%S')} {what}; round {position.get('round', '?')}", file=sys.stderr, flush=True)
+        at = next((event["round"] for event in reversed(federation.server.events) if "round" in event), "?")
+        print(f"{time.strftime('%H:%M:%S')} {what}; round {at}", file=sys.stderr, flush=True)
     return done
 
 
 def make_world(folder: Path) -> None:
     """Five sites of digits, and what the coordinator serves."""
-    create(CreateRequest("digits", len(NAMES), Partition.parse("iid"), 0, folder / "digits", anchors=20, limit=400))
+    create(
+        CreateRequest(
+            "digits", len(NAMES), Partition.parse("iid"), 0, folder / "digits", anchors=20, limit=400
+        )
+    )
     (folder / "extractor.safetensors").write_bytes(random_extractor())
-    given = ["--extractor", str(folder / "extractor.safetensors"), "--anchors", str(folder / "digits" / "anchors")]
+    given = [
+        "--extractor",
+        str(folder / "extractor.safetensors"),
+        "--anchors",
+        str(folder / "digits" / "anchors"),
+    ]
     if server_main(["prepare", *given, "--out", str(folder / "prepared"), "--threads", "1"]):
         raise SystemExit("preparation failed")
 

@@ -89,7 +89,9 @@ def test_a_coordinator_killed_at_any_place_loses_nothing_and_counts_nothing_twic
         assert verdict.holds, verdict
         assert verdict.acknowledged == ROUNDS * len(PHASES) * len(NAMES)
         assert disturbed.model_hash() == undisturbed.model_hash()
-        seen(f"{len(places)} kills, 0 lost, 0 twice, same model; back in {median(back):.1f} s (max {max(back):.1f})")
+        seen(
+            f"{len(places)} kills, 0 lost, 0 twice, same model; back in {median(back):.1f} s (max {max(back):.1f})"
+        )
     finally:
         undisturbed.stop()
         disturbed.stop()

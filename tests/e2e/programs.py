@@ -75,10 +75,12 @@ class Program:
         since: int = 0,
         within_s: float = PATIENCE_S,
     ) -> Event:
-        """The first event of that name from place `since` on that satisfies `where`."""
+        """The first event of that name ("one|another": of any) from place `since` on that satisfies `where`."""
+
+        names = name.split("|")
 
         def find() -> Event | None:
-            found = (event for event in self.events[since:] if event.get("event") == name and where(event))
+            found = (event for event in self.events[since:] if event.get("event") in names and where(event))
             return next(found, None)
 
         deadline = time.monotonic() + within_s
@@ -149,7 +151,11 @@ class Launcher:
     def server(self, *flags: str, port: int = 0, failpoint: str = "") -> Program:
         """A coordinator with a small method, whose run is called "run"; called again, it goes on with that run."""
         arguments = ["fkd_server.cli", "--prepared", str(self._prepared), "--port", str(port)]
-        return self.start("server", [*arguments, "--runs", str(self.runs), "--run-id", "run", *SMALL, *flags], FKD_FAILPOINT=failpoint)
+        return self.start(
+            "server",
+            [*arguments, "--runs", str(self.runs), "--run-id", "run", *SMALL, *flags],
+            FKD_FAILPOINT=failpoint,
+        )
 
     def client(self, data: Path, address: str, *flags: str, name: str | None = None) -> Program:
         """A client, called like its data if it is given no name."""

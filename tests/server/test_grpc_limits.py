@@ -16,7 +16,8 @@ from fkd_common import errors
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.rpc import MAX_CHUNK_BYTES, METHODS
 from fkd_server.admission import SlotLimits
-from fkd_server.grpc_server import MAX_CONTROL_BYTES, GrpcServer, Limits
+from fkd_server.grpc_server import GrpcServer
+from fkd_server.limits import MAX_CONTROL_BYTES, Limits
 
 from ..faults.http2 import DATA, END_STREAM, Connection, message
 from .tiny import Site, TinyRun, tiny_run

@@ -1,0 +1,137 @@
+"""What the doctor finds in a run's folder, and what it mends; scenario 29."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fkd_common.errors import DataError, ExitCode, UsageError
+from fkd_server.doctor import examine, main
+from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
+from fkd_server.run import Run, assemble
+from fkd_server.run_folder import RunFolder
+from fkd_server.store import DATABASE, PREVIOUS
+
+from .test_restart import damage
+from .test_run_folder import prepared, settings  # noqa: F401  # a fixture
+from .tiny import Site, filled
+
+pytestmark = pytest.mark.scenario(29)
+
+
+@pytest.fixture
+def folder(prepared: Path) -> Path:  # noqa: F811
+    """A run that was interrupted in round 2, with one upload in."""
+    run = assemble(settings(prepared), prepared.parent / "cache")
+    a, b = (Site(name, answer_of(run)) for name in "ab")
+    for site in (a, b):
+        site.poll()
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    a.submit_student(2, filled(run.method, 2.0))
+    run.close()
+    return run.folder.path
+
+
+def answer_of(run: Run) -> Any:
+    def answer(method: Any, request: bytes) -> bytes:
+        response = run.service.handle(method, request)
+        assert response is not None
+        return response
+
+    return answer
+
+
+def again(folder: Path, prepared: Path) -> Run:  # noqa: F811
+    return assemble(settings(prepared), folder.parent / "cache")
+
+
+def troubles(folder: Path, *, repair: bool = False) -> dict[str, tuple[str, bool]]:
+    return {f.what: (f.trouble, f.mended) for f in examine(folder, repair=repair) if f.trouble}
+
+
+def test_a_whole_run_has_no_trouble_and_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder), "--json"]) == ExitCode.OK
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [finding["what"] for finding in found] == [
+        "state", "extractor", "anchors", "student", "a's upload for round 2, student",
+    ]  # fmt: skip
+    assert main([str(folder)]) == ExitCode.OK
+
+
+def test_a_damaged_upload_is_forgotten_and_its_site_asked_again(folder: Path, prepared: Path) -> None:  # noqa: F811
+    (path,) = (folder / "uploads").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(
+        DataError, match=rf"a's upload of run run-1 is lost: .*{path.name} is damaged.*fkd-server doctor"
+    ):
+        again(folder, prepared)
+    assert troubles(folder) == {"a's upload for round 2, student": ("damaged", False)}
+    assert troubles(folder, repair=True) == {"a's upload for round 2, student": ("damaged", True)}
+    run = again(folder, prepared)
+    assert "0 of 2 in, waiting for a, b" in run.coordinator.waiting_for(0.0)
+    run.close()
+
+
+@pytest.mark.parametrize("file", [EXTRACTOR_FILE, ANCHORS_FILE])
+def test_a_damaged_artifact_comes_back_from_the_prepared_folder(
+    folder: Path,
+    prepared: Path,  # noqa: F811
+    file: str,
+) -> None:
+    name = file.removesuffix(".safetensors")
+    findings = {f.what: Path(f.path) for f in examine(folder)}
+    findings[name].unlink()
+    with pytest.raises(DataError, match="doctor"):
+        again(folder, prepared)
+    assert troubles(folder, repair=True) == {name: ("missing", False)}, (
+        "this run was given its prepared folder"
+    )
+    (folder / "prepared").mkdir()
+    (folder / "prepared" / file).write_bytes((prepared / file).read_bytes())
+    assert troubles(folder, repair=True) == {name: ("missing", True)}
+    again(folder, prepared).close()
+
+
+def test_a_damaged_model_is_named(folder: Path, prepared: Path) -> None:  # noqa: F811
+    student = {f.what: Path(f.path) for f in examine(folder)}["student"]
+    student.write_bytes(b"\0" + student.read_bytes()[1:])
+    with pytest.raises(
+        DataError, match=f"part of the global model of run run-1 is lost: {student} is damaged"
+    ):
+        again(folder, prepared)
+    assert main([str(folder), "--repair"]) == ExitCode.DATA
+
+
+def test_a_damaged_database_gives_way_to_its_copy(folder: Path) -> None:
+    damage(folder / DATABASE)
+    assert "state" in troubles(folder)
+    assert main([str(folder)]) == ExitCode.DATA
+    assert main([str(folder), "--repair"]) == ExitCode.OK
+    assert not troubles(folder)
+
+
+def test_without_a_copy_the_state_is_lost_and_the_doctor_says_so(folder: Path) -> None:
+    damage(folder / DATABASE)
+    (folder / PREVIOUS).unlink()
+    (finding,) = examine(folder, repair=True)
+    assert (finding.mended, "--new-run" in finding.remedy) == (False, True)
+
+
+def test_a_run_that_is_being_served_is_left_alone(folder: Path) -> None:
+    held = RunFolder(folder)
+    with pytest.raises(UsageError, match="is served by another fkd-server"):
+        examine(folder)
+    held.release()
+
+
+@pytest.mark.parametrize("what", ["nothing", "an empty folder"])
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "place"
+    if what != "nothing":
+        place.mkdir()
+    with pytest.raises(UsageError, match=r"no run"):
+        main([str(place)])
