@@ -11,7 +11,7 @@ DATA ?= cifar10:data
 EXTRACTOR ?= resnet18
 BENCH_FLAGS ?=
 
-.PHONY: demo test test-fast faults soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile clean
+.PHONY: demo test test-fast faults soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack clean
 
 # The installed marker is rewritten whenever the project's description changes.
 $(VENV)/.installed-%: pyproject.toml
@@ -75,6 +75,10 @@ bench-transports: $(VENV)/.installed-bench
 	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seed 0 --transport process --json $(BENCH_FLAGS) | tail -n 1 > bench/process.json
 	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seed 0 --transport inprocess --json $(BENCH_FLAGS) | tail -n 1 > bench/inprocess.json
 	$(PY) -c "import json; a, b = (json.load(open(f'bench/{t}.json'))['model_hash'] for t in ('process', 'inprocess')); print(a, b, 'equal' if a == b else 'DIFFERENT'); raise SystemExit(a != b)"
+
+# Every attack of tests/faults for half a minute: memory, its bound, and what a client at work notices.
+bench-attack: $(VENV)/.installed-dev
+	FKD_ATTACK_S=30 $(BIN)/pytest -s tests/faults/test_floods.py
 
 # Embedding throughput against a bare forward loop; SHARD is any shard folder.
 SHARD ?= demo/digits-dirichlet0.1-k3-s0/shards/test

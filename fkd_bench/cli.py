@@ -13,9 +13,13 @@ from fkd_common.settings import load_settings
 
 _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--transport process|inprocess] ...
        fkd-bench embedding --data SHARD --extractor FILE
+       fkd-bench hostile [--attacks A,B] [--hostile-shares 0.1,0.2] [--aggregations mean,median] ...
+       fkd-bench privacy --noise-multiplier S [--rounds R] [--residual-every N] ...
 
 run        a whole federation on this machine: accuracy, bytes, seconds (fkd-bench run --help)
 embedding  embedding throughput against a bare forward loop, measured side by side
+hostile    what hostile clients do to every model under every aggregation (fkd-bench hostile --help)
+privacy    the epsilon of a run with noise, before it is run
 """
 
 
@@ -33,10 +37,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    commands = {"run": _run, "embedding": _embedding}
+    commands = {"run": _run, "embedding": _embedding, "hostile": _hostile, "privacy": _privacy}
     command = commands.get(arguments[0])
     if command is None:
-        raise UsageError(f"unknown command {arguments[0]!r}: expected {' or '.join(commands)}")
+        raise UsageError(f"unknown command {arguments[0]!r}: expected {', '.join(commands)}")
     return command(arguments[1:])
 
 
@@ -68,6 +72,33 @@ def _run(arguments: list[str]) -> int:
         print(json.dumps(summary))
     elif len(results) > 1:
         print_summary(summary)
+    return ExitCode.OK
+
+
+def _hostile(arguments: list[str]) -> int:
+    from fkd_bench.hostile import HostileSettings, outcomes_table, sweep
+    from fkd_bench.narrator import Narrator
+
+    settings = load_settings(HostileSettings, "fkd-bench hostile", arguments)
+    if settings.print_config:
+        print(settings.to_yaml(), end="")
+        return ExitCode.OK
+    outcomes = sweep(settings, Narrator())
+    found = json.dumps([outcome.as_json() for outcome in outcomes])
+    (settings.out / "hostile.json").write_text(found)
+    print(found if settings.json_output else outcomes_table(outcomes))
+    return ExitCode.OK
+
+
+def _privacy(arguments: list[str]) -> int:
+    from fkd_bench.privacy import PrivacySettings
+
+    settings = load_settings(PrivacySettings, "fkd-bench privacy", arguments)
+    if settings.print_config:
+        print(settings.to_yaml(), end="")
+        return ExitCode.OK
+    spent = settings.spent()
+    print(json.dumps(spent.as_json()) if settings.json_output else spent.sentence())
     return ExitCode.OK
 
 

@@ -168,6 +168,8 @@ Global image classifier of run `{run_id}`, trained by federated distillation (FK
 | student | hidden layers {header.config.hidden}, {header.config.norm} normalisation |
 | extractor | sha256 `{header.extractor_sha256}` (not contained here) |
 | configuration | sha256 `{header.config.sha256()}`, in `config.yaml` |
+| aggregation | {_aggregation(header.config)} |
+| noise | {_noise(header.config)} |
 
 ## Accuracy on the coordinator's test set
 
@@ -179,3 +181,34 @@ Classifies images like those of the participating sites into the classes above. 
 federated validation on the sites' held-out samples. It has not been assessed for any use on people; accuracy on
 other populations, devices or sites is unknown until measured there.
 """
+
+
+def _aggregation(config: RunConfig) -> str:
+    """Who saw single uploads, and what limited them."""
+    seen = (
+        "sums under masks: the coordinator saw no single student or moments"
+        if config.secure_aggregation
+        else ("the coordinator saw every upload")
+    )
+    limits = [f"rule {config.aggregation.value}"]
+    if config.norm_bound is not None:
+        limits.append(f"norm bound {config.norm_bound:g} x median ({config.norm_action.value})")
+    if config.max_weight_share < 1:
+        limits.append(f"no share above {config.max_weight_share:g}")
+    return f"{', '.join(limits)}; {seen}; nothing made of fewer than {config.min_cohort} sites"
+
+
+def _noise(config: RunConfig) -> str:
+    """What the differential privacy of the corrections follows from."""
+    if config.noise_multiplier == 0:
+        return "none: no differential privacy"
+    clips = {
+        "residual_l2_clip": config.residual_l2_clip,
+        "feature_clip": config.feature_clip,
+        "target_clip": config.target_clip,
+    }
+    given = ", ".join(f"{name} {value:g}" for name, value in clips.items() if value is not None)
+    return (
+        f"Gaussian on residuals and moments, multiplier {config.noise_multiplier:g} ({given}); epsilon at delta "
+        f"{config.privacy_delta:g} is in every site's report; students carry no noise"
+    )
