@@ -20,6 +20,7 @@ from fkd_common.errors import UsageError
 from fkd_common.ledger import Ledger
 from fkd_common.model_file import ModelParts, encode_model
 from fkd_server.federated_method import Json
+from fkd_server.model_card import model_card
 from fkd_server.resume import SUMMARY
 from fkd_server.store import PREVIOUS
 
@@ -101,7 +102,7 @@ class RunFolder:
         write_atomically(self.path / "model.safetensors", blob)
         digest = sha256_hex(blob)
         write_atomically(
-            self.path / "MODEL_CARD.md", _model_card(model, digest, run_id, accuracy, rounds).encode()
+            self.path / "MODEL_CARD.md", model_card(model, digest, run_id, accuracy, rounds).encode()
         )
         return digest
 
@@ -145,70 +146,3 @@ def _peak_kib(fallback: int) -> int:
     except OSError:
         return fallback
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), fallback)
-
-
-def _model_card(
-    model: ModelParts, digest: str, run_id: str, accuracy: Mapping[str, Json], rounds: int
-) -> str:
-    header = model.header
-    scores = {name: value for name, value in accuracy.items() if isinstance(value, float)}
-    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in scores.items())
-    table = (
-        f"| candidate | accuracy |\n|---|---|\n{rows}" if scores else "Not evaluated: no test set was given."
-    )
-    return f"""# Model card
-
-Global image classifier of run `{run_id}`, trained by federated distillation (FKD-RTM) for {rounds} rounds.
-
-| | |
-|---|---|
-| file | `model.safetensors`, sha256 `{digest}` |
-| classes | {", ".join(header.classes)} |
-| published candidate | {header.published} |
-| student | hidden layers {header.config.hidden}, {header.config.norm} normalisation |
-| extractor | sha256 `{header.extractor_sha256}` (not contained here) |
-| configuration | sha256 `{header.config.sha256()}`, in `config.yaml` |
-| aggregation | {_aggregation(header.config)} |
-| noise | {_noise(header.config)} |
-
-## Accuracy on the coordinator's test set
-
-{table}
-
-## Intended use and limits
-
-Classifies images like those of the participating sites into the classes above. The candidate was chosen by
-federated validation on the sites' held-out samples. It has not been assessed for any use on people; accuracy on
-other populations, devices or sites is unknown until measured there.
-"""
-
-
-def _aggregation(config: RunConfig) -> str:
-    """Who saw single uploads, and what limited them."""
-    seen = (
-        "sums under masks: the coordinator saw no single student or moments"
-        if config.secure_aggregation
-        else ("the coordinator saw every upload")
-    )
-    limits = [f"rule {config.aggregation.value}"]
-    if config.norm_bound is not None:
-        limits.append(f"norm bound {config.norm_bound:g} x median ({config.norm_action.value})")
-    if config.max_weight_share < 1:
-        limits.append(f"no share above {config.max_weight_share:g}")
-    return f"{', '.join(limits)}; {seen}; nothing made of fewer than {config.min_cohort} sites"
-
-
-def _noise(config: RunConfig) -> str:
-    """What the differential privacy of the corrections follows from."""
-    if config.noise_multiplier == 0:
-        return "none: no differential privacy"
-    clips = {
-        "residual_l2_clip": config.residual_l2_clip,
-        "feature_clip": config.feature_clip,
-        "target_clip": config.target_clip,
-    }
-    given = ", ".join(f"{name} {value:g}" for name, value in clips.items() if value is not None)
-    return (
-        f"Gaussian on residuals and moments, multiplier {config.noise_multiplier:g} ({given}); epsilon at delta "
-        f"{config.privacy_delta:g} is in every site's report; students carry no noise"
-    )
