@@ -89,7 +89,7 @@ class TaskRunner:
 
     def _summand(self, task: pb.Task, summed: Summed) -> Tensors:
         """What this client adds to a secure sum."""
-        start = self._input(task, "student")
+        start = self._received_student(task)
         if summed is Summed.MOMENTS:
             self._progress(0.0, "summing moments")
             return dict(self._pipeline.moments(start, block_known=False))

@@ -92,6 +92,6 @@ class Admin:
                     activity=client.activity,
                     progress=client.progress,
                 )
-                for _, client in sorted(coordinator.clients.items())
+                for _, client in sorted(coordinator.attendance.clients.items())
             ],
         )

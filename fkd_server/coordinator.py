@@ -24,10 +24,10 @@ from fkd_common.errors import (
     NotFoundError,
     RefusedError,
     StaleError,
-    SupersededError,
 )
 from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES
+from fkd_server.attendance import Attendance
 from fkd_server.federated_method import (
     BelowQuorum,
     FederatedMethod,
@@ -39,7 +39,6 @@ from fkd_server.federated_method import (
 from fkd_server.run_state import (
     MAX_DETAIL,
     AssignedTask,
-    ClientRecord,
     ClosedPhase,
     Event,
     Journal,
@@ -66,13 +65,12 @@ class Coordinator:
         on_event: Callable[[Event], None],
     ) -> None:
         self.config = config
-        self.clients: dict[str, ClientRecord] = {}
+        self.attendance = Attendance(config.heartbeat_limit_s, journal, on_event)
         self.open: OpenPhase | None = None
         self._at = Position()
         self._method = method
         self._journal = journal
         self._emit = on_event
-        self._sessions: dict[bytes, str] = {}
         self._round_opened = 0.0
         self._gathering_since: float | None = None
 
@@ -96,12 +94,7 @@ class Coordinator:
         self._at = at
         if at.method:
             self._method.restore(at.method)
-        for client in clients:
-            self._sessions[client.session] = client.name
-            grace = now + self.config.heartbeat_limit_s
-            self.clients[client.name] = ClientRecord(
-                client.name, client.session, last_seen=grace, ready=client.ready
-            )
+        self.attendance.resume(clients, now)
         self._round_opened = now
         if at.open is not None:
             self.open = self._phase_at_work(at.open, now)
@@ -115,48 +108,12 @@ class Coordinator:
         """Open a session; it supersedes an older one of the same client."""
         if self.over:
             raise RefusedError(f"the run is over: {self.detail}", reason="RUN_OVER")
-        again = name in self.clients
-        self._journal.client_joined(name, session)
-        if again:
-            self._sessions.pop(self.clients[name].session)
-        self._sessions[session] = name
-        self.clients[name] = ClientRecord(name, session, now)
-        self._emit(Event("client_joined", {"client": name, "again": again, "live": len(self.live())}))
-
-    def client_of(self, session: bytes) -> ClientRecord:
-        """The client that holds a session.
-
-        Raises:
-            SupersededError: A newer process of the client took over, or the session belongs to another run.
-        """
-        name = self._sessions.get(session)
-        if name is None:
-            raise SupersededError(
-                "this session has ended: another process registered under the same name (give one of them another "
-                "--name), or the coordinator has begun another run"
-            )
-        return self.clients[name]
-
-    def seen(
-        self, session: bytes, now: float, activity: str | None = None, progress: float = 0.0
-    ) -> ClientRecord:
-        """Note a sign of life."""
-        client = self.client_of(session)
-        client.last_seen = now
-        if activity is not None:
-            client.activity, client.progress = activity, progress
-        if not client.alive:
-            client.alive = True
-            self._emit(Event("client_returned", {"client": client.name}))
-        return client
+        self.attendance.register(name, session, now)
 
     def next_task(self, session: bytes, now: float) -> AssignedTask | MustWait | RunOver:
         """What the client should do now; asking says that it is ready."""
-        client = self.seen(session, now, activity="waiting")
-        if not client.ready:
-            self._journal.client_ready(client.name)
-            client.ready = True
-            self._emit(Event("client_ready", {"client": client.name, "ready": len(self._ready())}))
+        client = self.attendance.seen(session, now, activity="waiting")
+        self.attendance.asks_for_work(client)
         self.tick(now)
         if (over := self.outcome()) is not None:
             return over
@@ -178,7 +135,7 @@ class Coordinator:
             ConflictError: A different upload was accepted for this client and key.
             StaleError: The key's phase is closed, not yet open, or does not ask this client.
         """
-        client = self.client_of(session)
+        client = self.attendance.client_of(session)
         accepted = self._journal.digest_of(client.name, key)
         if accepted == digest:
             return Receipt(digest, duplicate=True)
@@ -200,7 +157,7 @@ class Coordinator:
         earlier = self.check_current(session, key, digest)
         if earlier is not None:
             return earlier
-        client, phase = self.seen(session, now), self.open
+        client, phase = self.attendance.seen(session, now), self.open
         assert phase is not None
         self._journal.upload_accepted(key, client.name, digest, content)
         phase.uploads[client.name] = content
@@ -214,7 +171,7 @@ class Coordinator:
 
     def fail(self, session: bytes, key: PhaseKey, detail: str, now: float) -> None:
         """A client cannot do its task, or its upload was refused: go on without it."""
-        client = self.seen(session, now)
+        client = self.attendance.seen(session, now)
         if self.is_open(key) and self.open is not None and client.name in self._pending(self.open):
             self.open.failed[client.name] = detail
             self._emit(Event("client_failed", {"client": client.name, **self._place(key), "detail": detail}))
@@ -222,9 +179,7 @@ class Coordinator:
 
     def leave(self, session: bytes, now: float, reason: str = "") -> None:
         """A client goes away on purpose; `reason` names the kind of error, if one made it."""
-        client = self.client_of(session)
-        client.alive = client.ready = False
-        self._emit(Event("client_left", {"client": client.name, "reason": reason or None}))
+        self.attendance.leave(session, reason)
         self.tick(now)
 
     def abort(self, detail: str) -> None:
@@ -235,11 +190,7 @@ class Coordinator:
 
     def tick(self, now: float) -> None:
         """Let time pass: notice silent clients, close phases, open rounds."""
-        for client in self.live():
-            if now - client.last_seen > self.config.heartbeat_limit_s:
-                client.alive = client.ready = False
-                silent = round(now - client.last_seen, 1)
-                self._emit(Event("client_lost", {"client": client.name, "silent_s": silent}))
+        self.attendance.notice_silence(now)
         while not self.over and self._advance(now):
             pass
 
@@ -274,22 +225,18 @@ class Coordinator:
         """How the run ended, if it has."""
         return RunOver(self.state is RunState.COMPLETED, self.detail) if self.over else None
 
-    def live(self) -> list[ClientRecord]:
-        """Clients that show signs of life."""
-        return [client for client in self.clients.values() if client.alive]
-
     def waiting_for(self, now: float) -> str:
         """For a person: who or what the run waits for."""
         if self.over:
             return f"run {self.state.value}: {self.detail}"
         if self.open is None:
-            ready, needed = self._ready(), self._needed()
+            ready, needed = self.attendance.ready(), self._needed()
             text = f"{len(ready)} of {needed} clients ready"
             if ready:
                 text += f": {', '.join(ready)}"
             busy = [
                 f"{c.name} is at {c.activity} {c.progress:.0%}"
-                for c in self.live()
+                for c in self.attendance.live()
                 if not c.ready and c.activity
             ]
             return "; ".join([text, *busy])
@@ -346,11 +293,8 @@ class Coordinator:
             return self.config.min_clients
         return max(self.config.min_cohort, math.ceil(self.config.quorum * self.config.min_clients))
 
-    def _ready(self) -> list[str]:
-        return sorted(client.name for client in self.live() if client.ready)
-
     def _open_round(self, now: float) -> bool:
-        ready, needed = self._ready(), self._needed()
+        ready, needed = self.attendance.ready(), self._needed()
         if len(ready) < needed:
             self._gathering_since = now if self._gathering_since is None else self._gathering_since
             waited = now - self._gathering_since
@@ -386,7 +330,7 @@ class Coordinator:
         asked = at.cohort  # as sampled: a member that is away may be back before the deadline
         if plan.participants is Participants.EVERYONE:
             # Also who was there when the round began and is away: a class only it holds would be missing.
-            asked = tuple(sorted({*self._ready(), *at.record["clients"]}))
+            asked = tuple(sorted({*self.attendance.ready(), *at.record["clients"]}))
         elif plan.participants is Participants.CHOSEN:
             asked = self._method.chosen(phase)
         quorum = max(
@@ -415,10 +359,7 @@ class Coordinator:
         return [
             name
             for name in self.participants
-            if name not in phase.uploads
-            and name not in phase.failed
-            and name in self.clients
-            and self.clients[name].alive
+            if name not in phase.uploads and name not in phase.failed and self.attendance.is_alive(name)
         ]
 
     def _close_if_due(self, phase: OpenPhase, now: float) -> bool:
@@ -454,7 +395,7 @@ class Coordinator:
             return False  # nobody else can do it
         work = self._at_work()
         absent = [name for name in work.participants if name not in phase.uploads]
-        stand_ins = [name for name in self._ready() if name not in work.participants][: len(absent)]
+        stand_ins = [name for name in self.attendance.ready() if name not in work.participants][: len(absent)]
         if not stand_ins:
             return False
         participants = tuple(sorted((*work.participants, *stand_ins)))

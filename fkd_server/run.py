@@ -177,7 +177,7 @@ def _wire(
     recorder = Recorder(run_id, folder, method, store, folder.path / "evaluations")
     coordinator = Coordinator(config, method, store, recorder.on_event)
     identity = RunIdentity(run_id, began.classes, {"extractor": began.extractor, "anchors": began.anchors})
-    spool = UploadSpool(folder.path / "spool")
+    spool = UploadSpool(folder.path / "spool", settings.upload_ttl_s)
     service = CoordinatorService(identity, coordinator, method, store, spool, time.monotonic)
     evaluator = None
     if settings.test is not None:

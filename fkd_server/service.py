@@ -6,6 +6,7 @@ arithmetic, no sockets, no clock of its own. One lock serialises calls: the stat
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -128,6 +129,7 @@ class CoordinatorService:
         self._rules = UploadRules.of(method)
         self._store = store
         self._spool = spool
+        self._spooling_for: PhaseKey | None = None
         self._clock = clock
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
@@ -200,6 +202,7 @@ class CoordinatorService:
         """Let the state machine act; a disk that refuses is said so, and tried again at the next tick."""
         try:
             self._coordinator.tick(self._clock())
+            self._spool.sweep(self._clock())
             if self._clock() - self._ledger_saved >= SAVE_LEDGER_S:
                 self._store.save_ledger()
                 self._ledger_saved = self._clock()
@@ -227,7 +230,7 @@ class CoordinatorService:
     def everyone_left(self) -> bool:
         """Whether no live client remains to be told that the run is over."""
         with self._lock:
-            return not self._coordinator.live()
+            return not self._coordinator.attendance.live()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever a waiting client might get another answer."""
@@ -237,8 +240,17 @@ class CoordinatorService:
         return (self._coordinator.state, self._coordinator.round, self._coordinator.open)
 
     def _notify(self) -> None:
+        self._drop_what_cannot_count()
         for listener in self._listeners:
             listener()
+
+    def _drop_what_cannot_count(self) -> None:
+        """Of an upload that was not complete when its phase closed, nothing is kept."""
+        key = self._coordinator.open.key if self._coordinator.open else None
+        if self._spooling_for not in (None, key):
+            with contextlib.suppress(OSError):  # it costs space until it expires, and nothing else
+                self._spool.clear()
+        self._spooling_for = key
 
     def _book(self, call: Call, count: ByteCount) -> None:
         phase = call.phase if call.phase in PHASE_NAMES else types.PHASE_CONTROL
@@ -251,7 +263,7 @@ class CoordinatorService:
             raise ForbiddenError(f"{peer.name} is an {peer.role}: only data sites take part in a run")
         if name == "Register":
             return self._register(request, call, peer)
-        client = self._coordinator.client_of(request.session)
+        client = self._coordinator.attendance.client_of(request.session)
         if peer.name not in (None, client.name):
             raise ForbiddenError(
                 f"the certificate is {peer.name}'s, the session {client.name}'s", reason="WRONG_IDENTITY"
@@ -269,7 +281,7 @@ class CoordinatorService:
         call.round = key.round if key.round <= self._coordinator.config.rounds else 0
         call.phase = key.phase
         self._check_run(request.key, key)
-        self._coordinator.seen(request.session, self._clock())
+        self._coordinator.attendance.seen(request.session, self._clock())
         if name == "GetChunk":
             return self._get_chunk(request, call)
         if name == "PutChunk":
@@ -311,7 +323,7 @@ class CoordinatorService:
         return next_task_response(answer, self._identity.run_id, self._config_sha256)
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
-        self._coordinator.seen(
+        self._coordinator.attendance.seen(
             request.session, self._clock(), printable(request.activity, 100), request.progress
         )
         closed = request.HasField("key") and not self._coordinator.is_open(key)

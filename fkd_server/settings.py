@@ -51,6 +51,8 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """Stay after the run has finished, until stopped."""
     linger_s: float = Field(30.0, ge=0)
     """Seconds to wait, at the end, for clients to learn that the run is over."""
+    upload_ttl_s: float = Field(3600.0, gt=0)
+    """Seconds after which an upload that has stopped growing is dropped; at once when its phase closes."""
     threads: int = Field(0, ge=0)
     """Threads for preparation and evaluation (0: all cores)."""
     log_format: LogFormat = LogFormat.AUTO

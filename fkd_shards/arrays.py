@@ -103,6 +103,31 @@ def check_size(num_bytes: int, where: str) -> None:
         )
 
 
+def check_still_whole(array: NDArray[np.generic]) -> None:
+    """Refuse a memory-mapped array whose file has become shorter since it was opened.
+
+    Reading a page beyond the file's end kills the process (SIGBUS), and Python cannot catch that: ask before
+    every batch. An array in memory is always whole.
+
+    Args:
+        array: The whole of a file's array, not a part of it.
+
+    Raises:
+        DataError: The file was cut short or is gone.
+    """
+    if not isinstance(array, np.memmap) or array.filename is None:
+        return
+    path = Path(array.filename)
+    try:
+        held = path.stat().st_size
+    except OSError:
+        held = 0
+    if held < array.offset + array.nbytes:
+        raise DataError(
+            f"{path} was cut short while it was in use: {array.offset + array.nbytes} bytes expected, {held} are left"
+        )
+
+
 def checked_images(array: NDArray[np.generic], where: str) -> NDArray[np.uint8]:
     """Images as uint8 n×H×W×{1,3}; grey images given as n×H×W get their channel axis.
 

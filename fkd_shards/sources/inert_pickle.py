@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +104,21 @@ def _plain_array(raw: object, dtype: object, shape: object, order: object) -> ND
 
 # The unpickler written in Python: the one in C allocates a memo as large as the pickle claims.
 class _InertUnpickler(pickle._Unpickler):
-    """Resolves no name outside ``_ALLOWED``."""
+    """Resolves no name outside ``_ALLOWED``; allocates no more than there are bytes to read."""
+
+    # Set by the base class while it loads; its stubs do not say so.
+    read: Callable[[int], bytes]
+    append: Callable[[object], None]
+
+    def _load_bytearray8(self) -> None:
+        """The library's own reader fills as many zeros as the pickle claims before it reads."""
+        size = int.from_bytes(self.read(8), "little")
+        data = bytearray(self.read(min(size, _MAX_BYTES)))
+        if len(data) != size:
+            raise EOFError(f"{size} bytes claimed, {len(data)} there")
+        self.append(data)
+
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _load_bytearray8}  # type: ignore[dict-item]  # noqa: RUF012
 
     def find_class(self, module: str, name: str) -> type[_Stub]:
         stub = _ALLOWED.get((module, name))

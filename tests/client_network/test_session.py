@@ -117,7 +117,7 @@ def test_heartbeats_keep_a_client_at_a_long_task_alive(start: Start, join: Join)
     site.session.begin(task.key)
     site.session.progress(0.25, "training")
     transport.wait_for_calls("Heartbeat", 15)
-    client = served.coordinator.clients["a"]
+    client = served.coordinator.attendance.clients["a"]
     assert client.alive
     assert (client.activity, client.progress) == ("training", 0.25)
     site.session.progress(0.5, "training")  # the task is still open
@@ -126,7 +126,7 @@ def test_heartbeats_keep_a_client_at_a_long_task_alive(start: Start, join: Join)
 def test_without_signs_of_life_a_client_counts_as_gone_until_its_next_call(start: Start, join: Join) -> None:
     served = start(heartbeat_s=0.1, heartbeat_limit_s=0.5)
     site = join(served)
-    client = served.coordinator.clients["a"]
+    client = served.coordinator.attendance.clients["a"]
     until(lambda: not client.alive)
     assert site.session.next_task().HasField("task")
     assert client.alive
@@ -140,7 +140,7 @@ def test_an_open_poll_is_sign_of_life_enough(start: Start, join: Join) -> None:
     answer = site.session.call("NextTask", pb.NextTaskRequest(wait_s=1.5), pb.NextTaskResponse)
     assert answer.HasField("wait")
     assert "1 of 2 clients ready" in answer.wait.reason
-    assert served.coordinator.clients["a"].alive
+    assert served.coordinator.attendance.clients["a"].alive
     assert "Heartbeat" not in transport.calls
 
 
@@ -204,7 +204,7 @@ def test_a_newer_process_of_the_same_name_ends_the_older_ones_work(start: Start,
     with pytest.raises(SupersededError):
         older.session.next_task()
     older.session.leave()  # says nothing on behalf of the newer process
-    assert served.coordinator.clients["a"].alive
+    assert served.coordinator.attendance.clients["a"].alive
     assert newer.session.next_task().task.key == task.key
 
 

@@ -65,7 +65,7 @@ def test_a_token_becomes_a_certificate_that_the_coordinator_accepts(
     assert stat.S_IMODE((folder / "key.pem").stat().st_mode) == 0o600
     with serving(run, ServerTls(pki.folder)) as address, connected(address, ClientTls(folder)) as transport:
         assert register(transport) == "run-1"
-    assert list(run.coordinator.clients) == ["shard3"]
+    assert list(run.coordinator.attendance.clients) == ["shard3"]
     assert [(x["event"], x["name"]) for x in logs if x["event"] == "joined"] == [("joined", "shard3")] * 2
 
 

@@ -172,7 +172,7 @@ def test_a_held_poll_ends_when_its_certificate_is_revoked(run: TinyRun, pki: Pki
         a = site(transport)
         with ThreadPoolExecutor(1) as pool:
             held = pool.submit(a.poll, 30.0)
-            until(lambda: run.coordinator.clients["a"].ready)
+            until(lambda: run.coordinator.attendance.clients["a"].ready)
             revoke(pki.folder, "a")
             error = held.exception(timeout=5.0)
     assert isinstance(error, UnauthenticatedError)

@@ -42,7 +42,7 @@ def test_a_client_is_who_its_certificate_names(run: TinyRun, pki: Pki) -> None:
         connected(address, pki.client("shard3")) as transport,
     ):
         assert register(transport) == "run-1"
-    assert list(run.coordinator.clients) == ["shard3"]
+    assert list(run.coordinator.attendance.clients) == ["shard3"]
 
 
 def test_a_name_that_agrees_with_the_certificate_is_welcome(run: TinyRun, pki: Pki) -> None:
@@ -57,7 +57,7 @@ def test_a_client_cannot_register_as_another(run: TinyRun, pki: Pki, seen: Seen)
         error = refused(address, pki.client("a"), name="b")
     assert (type(error), error.reason) == (ForbiddenError, "WRONG_IDENTITY")
     assert "leave out --name" in str(error)
-    assert not run.coordinator.clients
+    assert not run.coordinator.attendance.clients
     seen(f"PERMISSION_DENIED {error.reason}")
 
 
@@ -108,7 +108,7 @@ def test_a_client_of_another_authority_is_told_so(run: TinyRun, pki: Pki, anothe
     assert (type(distrusting), distrusting.reason) == (UnauthenticatedError, "SERVER_NOT_TRUSTED")
     assert (type(distrusted), distrusted.reason) == (UnauthenticatedError, "CERTIFICATE_NOT_ACCEPTED")
     assert "fkd-server certs issue" in str(distrusted)
-    assert not run.coordinator.clients
+    assert not run.coordinator.attendance.clients
     seen(f"{distrusting.reason}, {distrusted.reason}")
 
 
@@ -176,7 +176,7 @@ def test_a_clients_certificate_cannot_pose_as_the_coordinators(run: TinyRun, pki
     with serving(run, ServerTls(pki.folder)) as address:
         error = refused(address, victim)
     assert isinstance(error, UnauthenticatedError)
-    assert not run.coordinator.clients
+    assert not run.coordinator.attendance.clients
 
 
 @pytest.mark.scenario(15)
@@ -234,7 +234,7 @@ def test_certificates_of_other_software_are_as_good(run: TinyRun, pki: Pki, tmp_
         (server / theirs).write_bytes((pki.folder / ours).read_bytes())
     with serving(run, ServerTls(server)) as address, connected(address, ClientTls(folder)) as transport:
         assert register(transport) == "run-1"
-    assert list(run.coordinator.clients) == ["shard3"]
+    assert list(run.coordinator.attendance.clients) == ["shard3"]
 
 
 @pytest.mark.scenario(32)

@@ -108,7 +108,7 @@ class Run:
 
     def alive(self, *names: str, now: float) -> None:
         for name in names:
-            self.coordinator.seen(name.encode(), now)
+            self.coordinator.attendance.seen(name.encode(), now)
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return list(events_named(self.events, name))

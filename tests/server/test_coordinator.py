@@ -34,7 +34,7 @@ def test_waiting_names_who_is_busy_with_what() -> None:
     run = Run(min_clients=2)
     run.join("a")
     run.coordinator.register("b", b"b", 0.0)
-    run.coordinator.seen(b"b", 0.0, "embedding", 0.25)
+    run.coordinator.attendance.seen(b"b", 0.0, "embedding", 0.25)
     assert run.coordinator.waiting_for(0.0) == "1 of 2 clients ready: a; b is at embedding 25%"
 
 

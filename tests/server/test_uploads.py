@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -218,3 +219,38 @@ def test_a_blob_that_is_no_safetensors_is_refused_and_the_client_set_aside(
         a.call("SubmitStudent", key=a.key(1, STUDENT), upload=inline(blob), num_samples=1, reliability=1.0)
     b.submit_student(1, filled(run.method, 2.0))
     assert run.coordinator.state is RunState.COMPLETED
+
+
+@pytest.mark.scenario(4)
+def test_a_partial_upload_goes_when_its_phase_closes(tmp_path: Path) -> None:
+    """Scenario 4: its client was killed; the others closed the phase without it."""
+    run = tiny_run(tmp_path, quorum=0.5, min_cohort=1)
+    a, dead = run.site("a"), run.site("dead")
+    a.poll()
+    dead.poll()
+    blob = encode(filled(run.method, 1.0))
+    digest = hashlib.sha256(blob).digest()
+    key = dead.key(1, STUDENT)
+    dead.call("PutChunk", key=key, sha256=digest, size=len(blob), data=blob[:-1])
+    assert len(list((tmp_path / "spool").iterdir())) == 1
+    a.submit_student(1, filled(run.method, 1.0))
+    run.clock.now += run.coordinator.config.phase_deadline_s
+    run.service.tick()
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+@pytest.mark.scenario(4)
+def test_a_partial_upload_expires_in_a_phase_that_stays_open(tmp_path: Path) -> None:
+    """Scenario 4."""
+    run = tiny_run(tmp_path, phase_deadline_s=100_000.0)
+    a, dead = run.site("a"), run.site("dead")
+    a.poll()
+    dead.poll()
+    blob = encode(filled(run.method, 1.0))
+    digest = hashlib.sha256(blob).digest()
+    dead.call("PutChunk", key=dead.key(1, STUDENT), sha256=digest, size=len(blob), data=blob[:-1])
+    run.service.tick()
+    for _ in range(3):
+        run.clock.now += 3600.0
+        run.service.tick()
+    assert list((tmp_path / "spool").iterdir()) == []

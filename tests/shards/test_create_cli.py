@@ -200,6 +200,7 @@ def test_empty_output_folder_is_used_and_failure_leaves_nothing(tmp_path: Path) 
     assert out.stat().st_mode & 0o777 == 0o777 & ~umask
 
 
+@pytest.mark.scenario(28)
 def test_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     """Scenario 28: a file may not grow past 2,000 bytes, as on a full disk."""
     source = write_npz(tmp_path / "a.npz", 300)
@@ -226,6 +227,7 @@ def test_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
+@pytest.mark.scenario(40)
 def test_bad_images_up_to_the_share_are_skipped_and_above_it_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +244,7 @@ def test_bad_images_up_to_the_share_are_skipped_and_above_it_refused(
     assert manifest["num_bad"] == 1
 
 
+@pytest.mark.scenario(39)
 def test_bad_labels_are_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Scenario 39."""
     np.savez(tmp_path / "a.npz", x=distinct_images(3), y=np.array([0, np.nan, 1]))

@@ -93,6 +93,7 @@ def test_more_anchors_leave_the_test_part_as_it_was() -> None:
     assert np.array_equal(plan(anchors=20)["test"], plan(anchors=40)["test"])
 
 
+@pytest.mark.scenario(38)
 def test_class_with_one_sample_stays_in_training() -> None:
     """Scenario 38: no stratify crash."""
     parts = make_plan(
@@ -208,6 +209,7 @@ def test_sites_need_sites_and_as_many_as_clients() -> None:
         divided("sites", labels, 3, sites=np.array(["a", "a", "b", "b"]))
 
 
+@pytest.mark.scenario(38)
 def test_more_clients_than_samples_are_refused() -> None:
     """Scenario 38: no shard of 0 samples is ever made."""
     with pytest.raises(DataError, match="5 clients need at least 5 training samples"):

@@ -46,6 +46,7 @@ def load_files(folder: Path, contents: dict[str, bytes]) -> tuple[NDArray[np.uin
     return loaded.images, loaded.kept.tolist(), [str(image) for image in loaded.bad]
 
 
+@pytest.mark.scenario(40)
 @pytest.mark.parametrize(
     ("image", "kind", "pixel"),
     [
@@ -65,6 +66,7 @@ def test_every_sound_mode_becomes_rgb(image: Image.Image, kind: str, pixel: list
     assert decode(encoded(image, kind), None)[0, 0].tolist() == pixel
 
 
+@pytest.mark.scenario(40)
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_unusable_images_are_named_and_the_rest_kept_in_order(tmp_path: Path) -> None:
     """Scenario 40: truncated, 0-byte, bomb and unreadable files."""
@@ -100,6 +102,7 @@ def test_unusable_images_are_named_and_the_rest_kept_in_order(tmp_path: Path) ->
     assert "decompression bomb" in bad[3]
 
 
+@pytest.mark.scenario(40)
 def test_files_that_are_not_regular_are_bad_not_fatal(tmp_path: Path) -> None:
     """Scenario 40: unreadable file; a pipe (which would block), a dangling link and a folder named like an image."""
     os.mkfifo(tmp_path / "pipe.png")
@@ -135,6 +138,7 @@ def test_resizing_equals_resizing_whole_and_cropping(width: int, height: int) ->
     assert np.abs(difference).max() <= 1
 
 
+@pytest.mark.scenario(40)
 def test_a_long_strip_is_resized_without_its_resized_length() -> None:
     """Scenario 40: 1×1,000,000 pixels would become 32×32,000,000 if resized whole."""
     strip = Image.new("RGB", (1_000_000, 1), (5, 6, 7))
@@ -148,6 +152,7 @@ def test_array_images_are_resized_too(channels: int) -> None:
     assert (loaded.images == 40).all()
 
 
+@pytest.mark.scenario(40)
 def test_share_of_bad_images_decides() -> None:
     """Scenario 40: skip up to --max-bad, then fail and list the first."""
     bad = [BadImage(f"{index}.png", "empty file") for index in range(7)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import zipfile
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class _Touch:
         return os.system, (f"touch {self.path}",)
 
 
+@pytest.mark.scenario(19)
 def test_malicious_pickle_is_refused_and_never_runs(tmp_path: Path) -> None:
     """Scenario 19: a pickle that would run a command."""
     batch = write_cifar10(tmp_path) / "cifar-10-batches-py" / "data_batch_1"
@@ -40,6 +42,7 @@ def test_malicious_pickle_is_refused_and_never_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.scenario(19)
 @pytest.mark.parametrize(
     "pickled",
     [
@@ -59,6 +62,18 @@ def test_damaged_or_hostile_pickles_are_refused(tmp_path: Path, pickled: bytes) 
         read_inert_pickle(tmp_path / "batch")
 
 
+@pytest.mark.scenario(19, 20)
+@pytest.mark.parametrize("opcode", [pickle.BYTEARRAY8, pickle.BINBYTES8, pickle.BINUNICODE8, pickle.FRAME])
+def test_a_pickle_that_promises_more_than_it_holds_allocates_nothing(tmp_path: Path, opcode: bytes) -> None:
+    """Scenarios 19 and 20: 2 GiB declared in a file of 16 bytes."""
+    (tmp_path / "batch").write_bytes(b"\x80\x05" + opcode + (2**31).to_bytes(8, "little") + b"short.")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match="refused"):
+        read_inert_pickle(tmp_path / "batch")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+@pytest.mark.scenario(19)
 def test_npz_with_pickled_objects_is_refused(tmp_path: Path) -> None:
     """Scenario 19."""
     np.savez(tmp_path / "o.npz", x=distinct_images(1), y=np.array([{"a": 1}], dtype=object))
@@ -66,6 +81,7 @@ def test_npz_with_pickled_objects_is_refused(tmp_path: Path) -> None:
         open_source(str(tmp_path / "o.npz"))
 
 
+@pytest.mark.scenario(20)
 def test_npz_whose_header_promises_more_than_it_holds_allocates_nothing(tmp_path: Path) -> None:
     """Scenario 20, for files: 12 TB declared in a file of a few hundred bytes."""
     header = (
@@ -82,6 +98,7 @@ def test_npz_whose_header_promises_more_than_it_holds_allocates_nothing(tmp_path
         open_source(str(tmp_path / "lie.npz"))
 
 
+@pytest.mark.scenario(40)
 def test_damaged_npz_headers_are_data_errors(tmp_path: Path) -> None:
     """numpy's parser answers a broken header with TokenError, which is neither OSError nor ValueError."""
     header = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|u\xc1','fortran_order': False, 'shape': (6, 4, 4, 3), }"
@@ -94,6 +111,7 @@ def test_damaged_npz_headers_are_data_errors(tmp_path: Path) -> None:
         open_source(str(tmp_path / "d.npz"))
 
 
+@pytest.mark.scenario(40)
 @pytest.mark.parametrize(
     ("x", "expected"),
     [
@@ -108,6 +126,7 @@ def test_npz_images_of_another_kind_are_refused(tmp_path: Path, x: np.ndarray, e
         open_source(str(tmp_path / "x.npz"))
 
 
+@pytest.mark.scenario(39)
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
@@ -129,6 +148,7 @@ def test_unusable_labels_are_refused_and_their_rows_named(
         open_source(str(tmp_path / "y.npz"))
 
 
+@pytest.mark.scenario(39)
 def test_cifar_label_out_of_range_names_file_and_row(tmp_path: Path) -> None:
     """Scenario 39."""
     path = write_cifar10_binary(tmp_path) / "cifar-10-batches-bin" / "test_batch.bin"
@@ -139,6 +159,7 @@ def test_cifar_label_out_of_range_names_file_and_row(tmp_path: Path) -> None:
         open_source(f"cifar10:{tmp_path}")
 
 
+@pytest.mark.scenario(39)
 def test_class_folder_known_only_to_the_test_part_is_refused(tmp_path: Path) -> None:
     """Scenario 39: unknown class folder."""
     write_class_folder(tmp_path, {"train/cat": 1, "train/dog": 1, "test/cow": 1})

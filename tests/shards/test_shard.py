@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fkd_common.errors import DataError
+from fkd_shards.arrays import check_still_whole
 from fkd_shards.shard import content_sha256, open_data, read_shard, write_shard
 
 from .published import distinct_images, labels_of, png, write_class_folder, write_npz
@@ -56,6 +58,7 @@ def test_changed_bytes_are_found_when_asked(tmp_path: Path) -> None:
         read_shard(folder, verify=True)
 
 
+@pytest.mark.scenario(40)
 def test_truncated_missing_and_misfit_files_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "shard0", labels_of(6, 3))
     whole = (folder / "images.npy").read_bytes()
@@ -79,6 +82,22 @@ def test_truncated_missing_and_misfit_files_are_refused(tmp_path: Path) -> None:
         read_shard(folder)
 
 
+@pytest.mark.scenario(40)
+def test_a_shard_cut_short_while_it_is_open_is_refused_not_fatal(tmp_path: Path) -> None:
+    """Scenario 40: reading mapped pages beyond a file's new end would kill the process with SIGBUS."""
+    folder = write(tmp_path / "shard0", labels_of(6, 3))
+    images = opened(folder).images
+    check_still_whole(images)
+    os.truncate(folder / "images.npy", (folder / "images.npy").stat().st_size - 1)
+    with pytest.raises(DataError, match=r"images\.npy was cut short"):
+        check_still_whole(images)
+    (folder / "images.npy").unlink()
+    with pytest.raises(DataError, match=r"images\.npy was cut short"):
+        check_still_whole(images)
+    check_still_whole(np.array(images[:2]))  # in memory: nothing can happen to it
+
+
+@pytest.mark.scenario(39)
 def test_label_out_of_range_in_a_shard_names_its_row(tmp_path: Path) -> None:
     """Scenario 39."""
     folder = write(tmp_path / "shard0", labels_of(6, 3))
@@ -87,6 +106,7 @@ def test_label_out_of_range_in_a_shard_names_its_row(tmp_path: Path) -> None:
         opened(folder)
 
 
+@pytest.mark.scenario(19)
 def test_pickled_labels_in_a_shard_are_refused(tmp_path: Path) -> None:
     """Scenario 19."""
     folder = write(tmp_path / "shard0", labels_of(6, 3))
@@ -95,6 +115,7 @@ def test_pickled_labels_in_a_shard_are_refused(tmp_path: Path) -> None:
         read_shard(folder)
 
 
+@pytest.mark.scenario(38)
 def test_shard_without_samples_is_refused(tmp_path: Path) -> None:
     """Scenario 38: 0 samples."""
     folder = tmp_path / "shard0"
@@ -103,6 +124,7 @@ def test_shard_without_samples_is_refused(tmp_path: Path) -> None:
         opened(folder)
 
 
+@pytest.mark.scenario(37, 38)
 def test_shard_with_one_sample_or_one_class_is_fine(tmp_path: Path) -> None:
     """Scenarios 37 and 38."""
     write_shard(tmp_path / "one", distinct_images(1), np.array([2]), classes=CLASSES, source="")
@@ -113,6 +135,7 @@ def test_shard_with_one_sample_or_one_class_is_fine(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.scenario(39)
 def test_shard_with_fewer_classes_is_mapped_by_name(tmp_path: Path) -> None:
     folder = write(tmp_path / "shard0", np.array([0, 0, 1, 1, 1, 0]), classes=("dog", "bird"))
     shard = open_data(str(folder), classes=CLASSES, image_size=4)
@@ -122,6 +145,7 @@ def test_shard_with_fewer_classes_is_mapped_by_name(tmp_path: Path) -> None:
     assert shard.sha256 == content_sha256(shard.images, shard.labels)
 
 
+@pytest.mark.scenario(39)
 def test_unknown_class_in_a_shard_lists_both_sides(tmp_path: Path) -> None:
     """Scenario 39."""
     folder = write(tmp_path / "shard0", labels_of(6, 2), classes=("cow", "dog"))
@@ -129,6 +153,7 @@ def test_unknown_class_in_a_shard_lists_both_sides(tmp_path: Path) -> None:
         opened(folder)
 
 
+@pytest.mark.scenario(39)
 def test_unknown_class_folder_lists_the_known_classes(tmp_path: Path) -> None:
     """Scenario 39."""
     write_class_folder(tmp_path / "photos", {"cat": 1, "cow": 1})
@@ -167,6 +192,7 @@ def test_names_are_found_in_fkd_data_and_then_in_shards(
     assert open_data("shard3", classes=CLASSES, image_size=4).num_samples == 1
 
 
+@pytest.mark.scenario(38)
 def test_missing_data_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario 38: nothing to train on."""
     monkeypatch.chdir(tmp_path)
@@ -177,6 +203,7 @@ def test_missing_data_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: 
         opened("shard7")
 
 
+@pytest.mark.scenario(38)
 def test_empty_folder_and_folder_of_shards_are_explained(tmp_path: Path) -> None:
     """Scenario 38: empty data."""
     (tmp_path / "empty").mkdir()
@@ -188,6 +215,7 @@ def test_empty_folder_and_folder_of_shards_are_explained(tmp_path: Path) -> None
         opened(tmp_path / "many")
 
 
+@pytest.mark.scenario(40)
 def test_bad_images_are_skipped_and_reported(tmp_path: Path) -> None:
     """Scenario 40."""
     write_class_folder(tmp_path / "photos", {"cat": 3})
@@ -199,6 +227,7 @@ def test_bad_images_are_skipped_and_reported(tmp_path: Path) -> None:
     assert [image.name for image in shard.bad] == ["cat/broken.png"]
 
 
+@pytest.mark.scenario(39)
 def test_a_mistyped_class_name_is_told_what_it_may_have_meant(tmp_path: Path) -> None:
     """Scenario 39."""
     write_class_folder(tmp_path / "photos", {"Cat": 2})

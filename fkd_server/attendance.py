@@ -1,0 +1,104 @@
+"""Who is there: registrations, sessions and signs of life; knows no rounds and asks nobody for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from fkd_common.errors import SupersededError
+from fkd_server.run_state import ClientRecord, Event, Journal, KnownClient
+
+
+class Attendance:
+    """The clients of a run, by name; one session each."""
+
+    def __init__(self, limit_s: float, journal: Journal, on_event: Callable[[Event], None]) -> None:
+        """Start with nobody.
+
+        Args:
+            limit_s: Seconds of silence after which a client counts as gone.
+            journal: Makes registrations durable.
+            on_event: Told of everyone who comes and goes.
+        """
+        self.clients: dict[str, ClientRecord] = {}
+        self._limit_s = limit_s
+        self._journal = journal
+        self._emit = on_event
+        self._sessions: dict[bytes, str] = {}
+
+    def resume(self, clients: Iterable[KnownClient], now: float) -> None:
+        """Take up who had registered with an earlier process: sessions stay valid, silence counts from later on."""
+        for client in clients:
+            self._sessions[client.session] = client.name
+            self.clients[client.name] = ClientRecord(
+                client.name, client.session, last_seen=now + self._limit_s, ready=client.ready
+            )
+
+    def register(self, name: str, session: bytes, now: float) -> None:
+        """Open a session; it supersedes an older one of the same client."""
+        again = name in self.clients
+        self._journal.client_joined(name, session)
+        if again:
+            self._sessions.pop(self.clients[name].session)
+        self._sessions[session] = name
+        self.clients[name] = ClientRecord(name, session, now)
+        self._emit(Event("client_joined", {"client": name, "again": again, "live": len(self.live())}))
+
+    def client_of(self, session: bytes) -> ClientRecord:
+        """The client that holds a session.
+
+        Raises:
+            SupersededError: A newer process of the client took over, or the session belongs to another run.
+        """
+        name = self._sessions.get(session)
+        if name is None:
+            raise SupersededError(
+                "this session has ended: another process registered under the same name (give one of them another "
+                "--name), or the coordinator has begun another run"
+            )
+        return self.clients[name]
+
+    def seen(
+        self, session: bytes, now: float, activity: str | None = None, progress: float = 0.0
+    ) -> ClientRecord:
+        """Note a sign of life."""
+        client = self.client_of(session)
+        client.last_seen = now
+        if activity is not None:
+            client.activity, client.progress = activity, progress
+        if not client.alive:
+            client.alive = True
+            self._emit(Event("client_returned", {"client": client.name}))
+        return client
+
+    def asks_for_work(self, client: ClientRecord) -> None:
+        """A client that polls is ready."""
+        if not client.ready:
+            self._journal.client_ready(client.name)
+            client.ready = True
+            self._emit(Event("client_ready", {"client": client.name, "ready": len(self.ready())}))
+
+    def leave(self, session: bytes, reason: str = "") -> None:
+        """A client goes away on purpose; `reason` names the kind of error, if one made it."""
+        client = self.client_of(session)
+        client.alive = client.ready = False
+        self._emit(Event("client_left", {"client": client.name, "reason": reason or None}))
+
+    def notice_silence(self, now: float) -> None:
+        """Count those as gone of whom nothing has been heard for too long."""
+        for client in self.live():
+            if now - client.last_seen > self._limit_s:
+                client.alive = client.ready = False
+                silent = round(now - client.last_seen, 1)
+                self._emit(Event("client_lost", {"client": client.name, "silent_s": silent}))
+
+    def is_alive(self, name: str) -> bool:
+        """Whether a client of this name shows signs of life."""
+        return name in self.clients and self.clients[name].alive
+
+    def live(self) -> list[ClientRecord]:
+        """Clients that show signs of life."""
+        return [client for client in self.clients.values() if client.alive]
+
+    def ready(self) -> list[str]:
+        """Names of the live clients that have asked for work, sorted."""
+        return sorted(client.name for client in self.live() if client.ready)

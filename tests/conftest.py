@@ -1,0 +1,56 @@
+"""For all tests: the table of scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.scenario_table import NotingRaises, ScenarioTable, Seen
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("scenarios")
+    group.addoption(
+        "--scenario-table",
+        action="store_true",
+        help="print the table of faults; fail unless every row passes",
+    )
+    group.addoption("--scenario-json", type=Path, metavar="PATH", help="also write the table as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    table = ScenarioTable(
+        demanded=config.getoption("scenario_table"), json_path=config.getoption("scenario_json")
+    )
+    config.pluginmanager.register(table, "scenario-table")
+
+
+@pytest.fixture(autouse=True)
+def _note_refusals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a test of a scenario, refusals expected with `pytest.raises` enter the table by status and reason."""
+    if request.node.get_closest_marker("scenario") is None:
+        return
+    real, note = pytest.raises, Seen(request.node)
+
+    def raises(*arguments: Any, **keywords: Any) -> Any:
+        context = real(*arguments, **keywords)
+        return NotingRaises(context, note) if hasattr(context, "__exit__") else context
+
+    monkeypatch.setattr(pytest, "raises", raises)
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_its_own() -> Iterator[None]:
+    """A program started in a test writes its log where that test captured it, and no later one does."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def seen(request: pytest.FixtureRequest) -> Seen:
+    """Notes what was observed, for the table that `make faults` prints."""
+    return Seen(request.node)

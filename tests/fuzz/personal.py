@@ -1,0 +1,38 @@
+"""The personal model's folder: description and tensors; the trees' text is LightGBM's own to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fkd_client.global_model import GlobalModel
+from fkd_client.personal import PersonalModel
+from fkd_client.personal_file import DESCRIPTION_FILE, TENSORS_FILE, load_personal, save_personal
+from fkd_common.config import RunConfig
+from fkd_common.method.student_layout import initial_student
+
+from .framing import join, split
+from .target import Target
+
+
+def personal(data: bytes, folder: Path) -> None:
+    description, tensors = split(data, 2)
+    (folder / DESCRIPTION_FILE).write_bytes(description)
+    (folder / TENSORS_FILE).write_bytes(tensors)
+    model = load_personal(folder)
+    model.scores(model.chosen, np.zeros((2, 3), np.float32))
+
+
+def personal_seeds(folder: Path) -> dict[str, bytes]:
+    config = RunConfig(hidden=(2,), dropout=(0.0,), personal=("prior",))
+    base = GlobalModel(initial_student(0, 3, config.hidden, 2, config.norm), config)
+    model = PersonalModel(
+        base=base, config=config, chosen="global", val_accuracy={"global": 0.5, "prior": 0.25},
+        log_prior=np.zeros(2), V=None, personal_lambda=float("nan"), teacher=None, gamma=float("nan"), finetuned=None,
+    )  # fmt: skip
+    save_personal(model, folder)
+    return {"plain": join(*((folder / name).read_bytes() for name in (DESCRIPTION_FILE, TENSORS_FILE)))}
+
+
+TARGETS = (Target("personal", personal, personal_seeds),)
