@@ -9,8 +9,15 @@ from typing import Any
 
 from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
-from fkd_common.errors import CorruptTransferError, DataError, NotFoundError, RefusedError, UsageError
-from fkd_common.identifiers import new_run_id
+from fkd_common.errors import (
+    CorruptTransferError,
+    DataError,
+    InvalidUploadError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+)
+from fkd_common.identifiers import check_run_id, new_run_id
 from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
 from fkd_server.settings import ServerSettings
 from fkd_server.store import DATABASE, RunDescription
@@ -26,6 +33,10 @@ def folder_for(settings: ServerSettings) -> Path:
         UsageError: The run named is finished, or must be new and is not.
     """
     if settings.run_id is not None:
+        try:
+            check_run_id(settings.run_id)
+        except InvalidUploadError as error:
+            raise UsageError(f"--run-id: {error}") from error
         folder = settings.runs / settings.run_id
         if (folder / SUMMARY).exists():
             raise UsageError(f"run {folder} is finished: see its {SUMMARY}, or choose another --run-id")

@@ -40,7 +40,8 @@ class Federation:
         flags = [
             "--prepared", str(self._prepared), "--port", str(self.port), "--runs", str(self.folder / "run"),
             "--run-id", "run", "--rounds", str(self._rounds), "--residual-every", "1", "--personal-every", "1",
-            "--personal", "prior", "--hidden", str(HIDDEN), "--dropout", "0", "--norm", "layer", "--moment-features", "embedding",
+            "--personal", "prior", "--hidden", str(HIDDEN), "--dropout", "0", "--norm", "layer",
+            "--moment-features", "embedding",
             "--lambda-grid", "1,10", "--anchor-lambda-grid", "1,10", "--min-clients", str(len(NAMES)),
             "--quorum", "1", "--clients-per-round", "1", "--heartbeat-s", "0.2", "--heartbeat-limit-s", "20",
             "--phase-deadline-s", "120",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,18 +21,24 @@ ENDLESS = ("--rounds", "1000000", "--residual-every", "1000000")
 
 
 @pytest.mark.scenario(4)
-def test_a_killed_client_is_named_costs_no_deadline_and_rejoins(world: World, launch: Launcher) -> None:
+def test_a_killed_client_is_named_costs_no_deadline_and_rejoins(
+    world: World, launch: Launcher, seen: Any
+) -> None:
     """Scenario 4; a coordinator told to stop keeps the run (scenario 42)."""
-    server = launch.server(*ENDLESS, "--min-clients", "2", "--quorum", "0.5", "--phase-deadline-s", "600")
+    limits = ("--heartbeat-s", "2", "--heartbeat-limit-s", "8", "--phase-deadline-s", "600")  # the defaults
+    server = launch.server(*ENDLESS, "--min-clients", "2", "--quorum", "0.5", *limits)
     a = launch.client(world.sites / "a", address_of(server))
     b = launch.client(world.sites / "b", address_of(server))
     server.wait_for("round_closed", of_both)
 
-    killed = server.now()
+    killed, since = server.now(), time.monotonic()
     b.signal(signal.SIGKILL)
     assert server.wait_for("client_lost", since=killed)["client"] == "b"
     closed = server.wait_for("phase_closed", lambda event: event.get("missing") == ["b"], since=killed)
     assert closed["seconds"] < 60
+    went_on_s = time.monotonic() - since
+    seen(f"the round went on {went_on_s:.1f} s after a client was killed")
+    assert went_on_s < 10.0
     server.wait_for("round_closed", of_a_alone, since=killed)
 
     restarted = server.now()
@@ -83,7 +91,7 @@ def test_a_second_process_of_the_same_name_ends_the_first_with_exit_code_4(
 
 
 def stop_and_check(server: Program, clients: list[Program], number: signal.Signals) -> None:
-    """Stop the coordinator: it keeps the run, writes its ledger and ends with 0; clients wait until they are stopped."""
+    """Stop the coordinator: it keeps the run, writes its ledger and ends with 0; clients wait to be stopped."""
     server.signal(number)
     assert server.end() == ExitCode.OK
     assert server.wait_for("kept")["detail"] == "the same command goes on with this run"

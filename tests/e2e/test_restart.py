@@ -107,3 +107,28 @@ def test_a_restart_with_another_configuration_is_refused_with_the_differences(
     assert "--new-run" in sentence
     same = launch.server("--rounds", "3")
     same.wait_for("run_resumed")
+
+
+@pytest.mark.scenario(42)
+def test_a_coordinator_told_twice_to_stop_ends_at_once_and_has_lost_nothing(
+    world: World, launch: Launcher, seen: Any
+) -> None:
+    """Scenario 42: with a client at work and a poll held; the run goes on with the next process."""
+    server = launch.server("--rounds", "100000", "--min-clients", "2", "--residual-every", "100000")
+    address = address_of(server)
+    for name in ("a", "b"):
+        launch.client(world.sites / name, address)
+    server.wait_for("round_closed")
+    told = time.monotonic()
+    server.signal(signal.SIGTERM)
+    server.wait_for("stopping")
+    server.signal(signal.SIGTERM)
+    server.end()
+    seen(f"ended {time.monotonic() - told:.1f} s after the first signal")
+    assert time.monotonic() - told < 3.0
+    assert "Traceback" not in server.stderr
+    again = launch.server(
+        "--rounds", "100000", "--min-clients", "2", "--residual-every", "100000", port=int(address.split(":")[1])
+    )
+    assert again.wait_for("run_resumed")["round"] >= 1
+    again.wait_for("round_closed")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from .tiny import Site, TinyRun, tiny_run
+from fkd_common.tensors import encode
+from fkd_server.prepare import ANCHORS_FILE, CLASSES_KEY, EXTRACTOR_FILE
+
+from .tiny import ANCHORS, CLASSES, Site, TinyRun, tiny_run
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +32,14 @@ def sites(run: TinyRun) -> tuple[Site, Site]:
     a.poll()
     b.poll()
     return a, b
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """What `fkd-server prepare` writes, without the torch that made it."""
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    (folder / EXTRACTOR_FILE).write_bytes(encode({"conv": np.zeros(3, dtype=np.float32)}))
+    anchors = {"images": np.zeros((4, 1, 1, 3), dtype=np.uint8), "embeddings": ANCHORS}
+    (folder / ANCHORS_FILE).write_bytes(encode(anchors, {CLASSES_KEY: json.dumps(CLASSES)}))
+    return folder

@@ -16,14 +16,14 @@ from fkd_server.run_folder import RunFolder
 from fkd_server.store import DATABASE, PREVIOUS
 
 from .test_restart import damage
-from .test_run_folder import prepared, settings  # noqa: F401  # a fixture
+from .test_run_folder import settings
 from .tiny import Site, filled
 
 pytestmark = pytest.mark.scenario(29)
 
 
 @pytest.fixture
-def folder(prepared: Path) -> Path:  # noqa: F811
+def folder(prepared: Path) -> Path:
     """A run that was interrupted in round 2, with one upload in."""
     run = assemble(settings(prepared), prepared.parent / "cache")
     a, b = (Site(name, answer_of(run)) for name in "ab")
@@ -45,7 +45,7 @@ def answer_of(run: Run) -> Any:
     return answer
 
 
-def again(folder: Path, prepared: Path) -> Run:  # noqa: F811
+def again(folder: Path, prepared: Path) -> Run:
     return assemble(settings(prepared), folder.parent / "cache")
 
 
@@ -62,7 +62,7 @@ def test_a_whole_run_has_no_trouble_and_exit_code_0(folder: Path, capsys: pytest
     assert main([str(folder)]) == ExitCode.OK
 
 
-def test_a_damaged_upload_is_forgotten_and_its_site_asked_again(folder: Path, prepared: Path) -> None:  # noqa: F811
+def test_a_damaged_upload_is_forgotten_and_its_site_asked_again(folder: Path, prepared: Path) -> None:
     (path,) = (folder / "uploads").iterdir()
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.raises(
@@ -79,7 +79,7 @@ def test_a_damaged_upload_is_forgotten_and_its_site_asked_again(folder: Path, pr
 @pytest.mark.parametrize("file", [EXTRACTOR_FILE, ANCHORS_FILE])
 def test_a_damaged_artifact_comes_back_from_the_prepared_folder(
     folder: Path,
-    prepared: Path,  # noqa: F811
+    prepared: Path,
     file: str,
 ) -> None:
     name = file.removesuffix(".safetensors")
@@ -96,7 +96,7 @@ def test_a_damaged_artifact_comes_back_from_the_prepared_folder(
     again(folder, prepared).close()
 
 
-def test_a_damaged_model_is_named(folder: Path, prepared: Path) -> None:  # noqa: F811
+def test_a_damaged_model_is_named(folder: Path, prepared: Path) -> None:
     student = {f.what: Path(f.path) for f in examine(folder)}["student"]
     student.write_bytes(b"\0" + student.read_bytes()[1:])
     with pytest.raises(

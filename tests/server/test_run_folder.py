@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -23,18 +22,7 @@ from fkd_server.run_folder import RunFolder
 from fkd_server.run_state import Event
 from fkd_server.settings import ServerSettings
 
-from .tiny import ANCHORS, CLASSES, Site, filled, tiny_config, tiny_run
-
-
-@pytest.fixture
-def prepared(tmp_path: Path) -> Path:
-    """What `fkd-server prepare` writes, without the torch that made it."""
-    folder = tmp_path / "prepared"
-    folder.mkdir()
-    (folder / EXTRACTOR_FILE).write_bytes(encode({"conv": np.zeros(3, dtype=np.float32)}))
-    anchors = {"images": np.zeros((4, 1, 1, 3), dtype=np.uint8), "embeddings": ANCHORS}
-    (folder / ANCHORS_FILE).write_bytes(encode(anchors, {CLASSES_KEY: json.dumps(CLASSES)}))
-    return folder
+from .tiny import ANCHORS, Site, filled, tiny_config, tiny_run
 
 
 def settings(prepared: Path, **changes: Any) -> ServerSettings:

@@ -1,0 +1,121 @@
+"""Which run a coordinator goes on with, and when it refuses; scenarios 26 and 30."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fkd_common.errors import RefusedError, UsageError
+from fkd_server.resume import folder_for, unfinished_runs
+from fkd_server.run import Run, assemble
+from fkd_server.run_state import RunState
+
+from .test_run_folder import settings
+
+
+def start(prepared: Path, **changes: Any) -> Run:
+    return assemble(settings(prepared, **changes), prepared.parent / "cache")
+
+
+def test_an_unfinished_run_goes_on_and_a_finished_one_does_not(prepared: Path) -> None:
+    runs = prepared.parent / "runs"
+    first = start(prepared, run_id=None)
+    name = first.run_id
+    first.close()
+    again = start(prepared, run_id=None)
+    assert again.run_id == name
+    again.coordinator.abort("enough")
+    again.finish()
+    again.close()
+    assert unfinished_runs(runs) == []
+    assert start(prepared, run_id=None).run_id != name
+    with pytest.raises(UsageError, match="is finished"):
+        start(prepared, run_id=name)
+
+
+def test_a_run_that_ended_without_its_summary_is_finished_by_the_next_process(prepared: Path) -> None:
+    first = start(prepared)
+    first.coordinator.abort("the disk was full for the rest")
+    first.close()
+    again = start(prepared)
+    assert again.coordinator.state is RunState.ABORTED
+    again.finish()
+    again.close()
+    assert (again.folder.path / "summary.json").exists()
+
+
+def test_a_new_run_is_begun_when_asked_for(prepared: Path) -> None:
+    first = start(prepared, run_id=None)
+    first.close()
+    second = start(prepared, run_id=None, new_run=True)
+    assert second.run_id != first.run_id
+    with pytest.raises(UsageError, match="exists: choose another --run-id"):
+        start(prepared, run_id=first.run_id, new_run=True)
+
+
+def test_the_run_active_last_goes_on(prepared: Path) -> None:
+    for name in ("old", "new"):
+        start(prepared, run_id=name).close()
+    runs = prepared.parent / "runs"
+    (runs / "old" / "state.db").touch()
+    assert folder_for(settings(prepared, run_id=None)) == runs / "old"
+
+
+@pytest.mark.scenario(26)
+def test_a_run_is_served_once(prepared: Path) -> None:
+    """Scenario 26."""
+    first = start(prepared)
+    with pytest.raises(UsageError, match="is served by another fkd-server"):
+        start(prepared)
+    first.close()
+    start(prepared).close()
+
+
+@pytest.mark.scenario(30)
+def test_every_difference_is_listed(prepared: Path) -> None:
+    """Scenario 30."""
+    start(prepared).close()
+    with pytest.raises(
+        RefusedError,
+        match=r"dropout: 0.0 → 0.1,0.1; hidden: 2 → 4,3; tau_r: 0.1 → 0.2",
+    ):
+        start(prepared, hidden=(4, 3), dropout=(0.1, 0.1), tau_r=0.2)
+
+
+@pytest.mark.scenario(30)
+def test_another_extractor_is_a_difference_and_a_prepared_folder_that_is_gone_is_none(
+    prepared: Path,
+) -> None:
+    """Scenario 30."""
+    start(prepared).close()
+    file = prepared / "extractor.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + b"\x01")
+    with pytest.raises(RefusedError, match=r"extractor: [0-9a-f]{12}… → [0-9a-f]{12}…"):
+        start(prepared)
+    file.unlink()
+    start(prepared).close()
+
+
+def test_a_key_this_release_has_anew_is_no_difference_at_its_default(prepared: Path) -> None:
+    """An upgrade between two starts of a run."""
+    first = start(prepared)
+    description = first.store.description()
+    assert description is not None
+    older = {name: value for name, value in description.config.items() if name != "min_cohort"}
+    database = first.store._database
+    database.execute(
+        "UPDATE run SET description = json_replace(description, '$.config', json(?))", (json.dumps(older),)
+    )
+    first.close()
+    with pytest.raises(RefusedError, match="min_cohort: 2 → 1"):
+        start(prepared)
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a b", ".hidden"])
+def test_a_run_id_that_is_no_name_is_refused(prepared: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="--run-id: run id"):
+        start(prepared, run_id=name)
