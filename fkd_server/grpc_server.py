@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,6 @@ from fkd_common.errors import (
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.rpc import (
     ADMIN_METHODS,
-    MAX_MESSAGE_BYTES,
     MAX_POLL_S,
     METHODS,
     RETRY_AFTER_S,
@@ -35,67 +33,20 @@ from fkd_common.rpc import (
     to_status,
 )
 from fkd_server.admin import Admin
-from fkd_server.admission import Slot, SlotLimits, Slots
+from fkd_server.admission import Slot, Slots
 from fkd_server.identity import host_of
+from fkd_server.limits import (
+    MAX_CONTROL_BYTES,
+    MAX_DEADLINE_S,
+    MAX_REFUSAL_S,
+    OPTIONS,
+    Limits,
+)
 from fkd_server.service import TENSOR_SUBMITS, CoordinatorService
 from fkd_server.tls import ServerTls, peer_of
 
-MAX_CONTROL_BYTES = 64 << 10
-"""Longest request that carries no tensors."""
-
-MAX_DEADLINE_S = 90.0
-"""Longest deadline of a call. Every call needs one: it is what frees an answer that its peer does not take."""
-
-MAX_REFUSAL_S = 5.0
-"""Whoever sends megabytes that are refused, one after another, waits longer for each answer, up to this."""
-
-UNREAD_BYTES = 16 << 10
-"""What gRPC takes in of a request that is not being read yet."""
-
-_OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # The window stays as it is: what nobody reads yet must not grow with the line's speed.
-    ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
-    ("grpc.http2.bdp_probe", 0),
-    # Clients ping every 15 s while a call is open; anything much faster is a flood.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    # gRPC 1.85 gives up a connection when a ping times out, after a minute unless told otherwise.
-    ("grpc.http2.ping_timeout_ms", 10_000),
-    # A client at work polls or sends signs of life; one that does neither may come again.
-    ("grpc.max_connection_idle_ms", 120_000),
-    # A client has a poll, a heartbeat and a transfer at work; more is a flood.
-    ("grpc.max_concurrent_streams", 8),
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    # Two coordinators on one port would split the clients between them.
-    ("grpc.so_reuseport", 0),
-]
-
-
 _ADMIN_PATHS = frozenset(method.path for method in ADMIN_METHODS.values())
 _TENSOR_UPLOADS = ("PutChunk", *TENSOR_SUBMITS)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What all peers together may have under way; times in seconds.
-
-    The longest times let a chunk of 1 MiB through a line of 1 Mbit/s (9 s), with room to spare.
-    """
-
-    requests: SlotLimits = field(default=SlotLimits(slots=32, per_caller=4, transfer_s=10.0, contended_s=2.0))
-    """Reading requests that should be short."""
-    uploads: SlotLimits = field(default=SlotLimits(slots=48, per_caller=3, transfer_s=60.0, contended_s=24.0))
-    """Requests that carry tensors, from their first byte until they are answered."""
-    downloads: SlotLimits = field(
-        default=SlotLimits(slots=24, per_caller=3, transfer_s=60.0, contended_s=24.0)
-    )
-    """Chunks of artifacts, until the peer has taken them."""
-    concurrent_calls: int = 12_000
-    """Open calls, held polls included; more are refused unread."""
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -141,7 +92,7 @@ class GrpcServer:
         )
         # One worker: the service is serial anyway, and the event loop stays free for polls.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator")
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=limits.concurrent_calls)
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=limits.concurrent_calls)
         self._server.add_generic_rpc_handlers((_Handlers(self),))
 
     def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:

@@ -162,7 +162,9 @@ def test_only_a_message_over_the_limit_is_too_large() -> None:
 
 
 @pytest.mark.scenario(28)
-@pytest.mark.parametrize("error", [errors.UnreachableError("disk full", reason="STORAGE"), errors.BusyError("later")])
+@pytest.mark.parametrize(
+    "error", [errors.UnreachableError("disk full", reason="STORAGE"), errors.BusyError("later")]
+)
 def test_what_will_pass_says_when_to_come_back(error: errors.FkdError) -> None:
     """Scenario 28: google.rpc.RetryInfo beside the reason."""
     _, again = to_status(error).details

@@ -58,7 +58,7 @@ def test_a_newer_poll_of_a_session_ends_the_older_one_at_once(run: TinyRun) -> N
     async def scenario() -> None:
         async with serving(run) as port, joined(port, "a") as a:
             older = asyncio.create_task(asyncio.to_thread(a.poll, 25.0))
-            while not run.coordinator.clients["a"].ready:
+            while not run.coordinator.attendance.clients["a"].ready:
                 await asyncio.sleep(0.01)
             began = time.monotonic()
             newer = asyncio.create_task(asyncio.to_thread(a.poll, 2.0))
@@ -104,7 +104,7 @@ def test_a_call_that_never_ends_its_side_is_answered_all_the_same(run: TinyRun) 
             request = pb.RegisterRequest(protocol_version=1, client_name="a").SerializeToString()
             connection.send(DATA, 0, connection.call("Register"), message(len(request), request))
             async with asyncio.timeout(10.0):
-                while "a" not in run.coordinator.clients or not connection.resets:
+                while "a" not in run.coordinator.attendance.clients or not connection.resets:
                     await asyncio.sleep(0.01)
             connection.close()
 
