@@ -16,7 +16,6 @@ from fkd_common.errors import CorruptTransferError, NotFoundError
 from fkd_common.failpoints import failpoint
 from fkd_common.tensors import payload_offset
 
-
 TEMPORARY = ".unfinished-"
 """Files that begin so were being written when their process ended; nobody else ever sees them."""
 

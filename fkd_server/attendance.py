@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from fkd_common.errors import SupersededError
+from fkd_common.errors import RefusedError, SupersededError
 from fkd_server.run_state import ClientRecord, Event, Journal, KnownClient
+
+MAX_CLIENTS = 10_000
+"""Names a run remembers: without certificates anybody who reaches the port can make them up."""
 
 
 class Attendance:
@@ -30,17 +33,34 @@ class Attendance:
         for client in clients:
             self._sessions[client.session] = client.name
             self.clients[client.name] = ClientRecord(
-                client.name, client.session, last_seen=now + self._limit_s, ready=client.ready
+                client.name,
+                client.session,
+                last_seen=now + self._limit_s,
+                ready=client.ready,
+                contributed=client.num_samples is not None,
             )
 
-    def register(self, name: str, session: bytes, now: float) -> None:
-        """Open a session; it supersedes an older one of the same client."""
+    def register(self, name: str, session: bytes, now: float, awaited: Collection[str] = ()) -> None:
+        """Open a session; it supersedes an older one of the same client.
+
+        Args:
+            name: The client.
+            session: Its token.
+            now: The time.
+            awaited: Clients that must not be forgotten to make room.
+
+        Raises:
+            RefusedError: The run knows too many clients.
+        """
         again = name in self.clients
+        if not again and len(self.clients) >= MAX_CLIENTS:
+            self._make_room(awaited)
         self._journal.client_joined(name, session)
         if again:
             self._sessions.pop(self.clients[name].session)
         self._sessions[session] = name
-        self.clients[name] = ClientRecord(name, session, now)
+        contributed = again and self.clients[name].contributed
+        self.clients[name] = ClientRecord(name, session, now, contributed=contributed)
         self._emit(Event("client_joined", {"client": name, "again": again, "live": len(self.live())}))
 
     def client_of(self, session: bytes) -> ClientRecord:
@@ -69,6 +89,18 @@ class Attendance:
             client.alive = True
             self._emit(Event("client_returned", {"client": client.name}))
         return client
+
+    def _make_room(self, awaited: Collection[str]) -> None:
+        """Forget somebody who is gone and never contributed."""
+        for client in self.clients.values():
+            if not (client.alive or client.contributed or client.name in awaited):
+                self._journal.client_forgotten(client.name)
+                del self._sessions[client.session], self.clients[client.name]
+                return
+        raise RefusedError(
+            f"this run knows {MAX_CLIENTS} clients already, and takes no more names",
+            reason="TOO_MANY_CLIENTS",
+        )
 
     def asks_for_work(self, client: ClientRecord) -> None:
         """A client that polls is ready."""

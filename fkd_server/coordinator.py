@@ -108,7 +108,7 @@ class Coordinator:
         """Open a session; it supersedes an older one of the same client."""
         if self.over:
             raise RefusedError(f"the run is over: {self.detail}", reason="RUN_OVER")
-        self.attendance.register(name, session, now)
+        self.attendance.register(name, session, now, self.participants)
 
     def next_task(self, session: bytes, now: float) -> AssignedTask | MustWait | RunOver:
         """What the client should do now; asking says that it is ready."""
@@ -160,6 +160,7 @@ class Coordinator:
         client, phase = self.attendance.seen(session, now), self.open
         assert phase is not None
         self._journal.upload_accepted(key, client.name, digest, content)
+        client.contributed = True
         phase.uploads[client.name] = content
         phase.failed.pop(client.name, None)
         self._emit(

@@ -131,6 +131,9 @@ class Journal(Protocol):
     def client_joined(self, name: str, session: bytes) -> None:
         """A session begins; the client's earlier one ends."""
 
+    def client_forgotten(self, name: str) -> None:
+        """A client that never contributed makes room for others."""
+
     def client_ready(self, name: str) -> None:
         """A client has asked for its first task."""
 
@@ -167,6 +170,8 @@ class ClientRecord:
     last_seen: float
     alive: bool = True
     ready: bool = False
+    contributed: bool = False
+    """Whether an upload of it has ever been accepted."""
     activity: str = ""
     progress: float = 0.0
 

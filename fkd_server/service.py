@@ -389,6 +389,8 @@ class CoordinatorService:
                     self._coordinator.fail(request.session, key, str(error)[:MAX_DETAIL], self._clock())
                 raise
             receipt = self._accept(request.session, key, digest, content, call)
+            with contextlib.suppress(OSError):  # what is left goes when the phase closes
+                self._spool.discard(call.client)
             self._advance()  # the phase may close now; the upload counts whether or not the disk lets it
         call.duplicate = receipt.duplicate
         return submit_response(receipt)
@@ -436,7 +438,7 @@ class CoordinatorService:
     def _upload(self, upload: types.Upload, phase: int, client: str) -> bytes:
         self._check_size(phase, client, upload.size)
         if not upload.inline:
-            return self._spool.take(client, upload.sha256.hex(), upload.size)
+            return self._spool.read(client, upload.sha256.hex(), upload.size)
         if len(upload.inline) != upload.size:
             raise InvalidUploadError(
                 f"{len(upload.inline)} bytes inline, {upload.size} declared", reason="WRONG_SIZE"

@@ -83,8 +83,8 @@ class UploadSpool:
             held += len(data)
         return held
 
-    def take(self, client: str, sha256: str, size: int) -> bytes:
-        """A complete upload, verified and removed from the spool.
+    def read(self, client: str, sha256: str, size: int) -> bytes:
+        """A complete upload, verified; it stays until it is discarded.
 
         Raises:
             InvalidUploadError: Bytes are missing.
@@ -93,9 +93,11 @@ class UploadSpool:
         path, held = self._path(client, sha256), self.held(client, sha256)
         if held != size:
             raise InvalidUploadError(f"upload has {held} of {size} bytes", reason="INCOMPLETE_UPLOAD")
-        blob = path.read_bytes()
-        self.discard(client)
-        return verified(blob, sha256)
+        try:
+            return verified(path.read_bytes(), sha256)
+        except CorruptTransferError:
+            self.discard(client)
+            raise
 
     def discard(self, client: str) -> None:
         """Drop a client's partial uploads."""

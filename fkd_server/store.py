@@ -189,6 +189,11 @@ class RunStore:
                 (name, session),
             )
 
+    def client_forgotten(self, name: str) -> None:
+        """See :meth:`Journal.client_forgotten`."""
+        with self._transaction("forget_client") as database:
+            database.execute("DELETE FROM clients WHERE name = ?", (name,))
+
     def client_ready(self, name: str) -> None:
         """See :meth:`Journal.client_ready`."""
         with self._transaction("ready") as database:
@@ -238,7 +243,7 @@ class RunStore:
 
     def forget_upload(self, key: PhaseKey, client: str) -> None:
         """An accepted upload is lost with its file: the client will be asked again."""
-        with self._transaction("forget") as database:
+        with self._transaction("forget_upload") as database:
             database.execute(
                 "DELETE FROM uploads WHERE round = ? AND phase = ? AND client = ?", (*astuple(key), client)
             )

@@ -50,14 +50,24 @@ def test_every_place_is_named_in_the_sweep(tmp_path: Path) -> None:
     for package in ("fkd_server", "fkd_common"):
         for file in Path(package).rglob("*.py"):
             in_code |= set(re.findall(r'failpoint\(f?"([a-z.]+|\{name\}\.[a-z]+)"\)', file.read_text()))
-    transactions = {"begin", "register", "ready", "upload", "step", "ledger", "accuracy", "forget"}
+    transactions = {
+        "begin",
+        "register",
+        "ready",
+        "upload",
+        "step",
+        "ledger",
+        "accuracy",
+        "forget_client",
+        "forget_upload",
+    }
     named = {place for place in in_code if not place.startswith("{")}
     assert named == {
         "file.written", "file.synced", "file.renamed", "file.durable", "phase.opened", "phase.closing", "phase.folded",
         "phase.closed", "sweep.begun", "copy.synced", "copy.renamed", "call.refused", "submit.answering", "chunk.kept",
     }  # fmt: skip
     store = Path("fkd_server/store.py").read_text()
-    assert set(re.findall(r'_transaction\("([a-z]+)"\)', store)) == transactions
+    assert set(re.findall(r'_transaction\("([a-z_]+)"\)', store)) == transactions
 
 
 @pytest.mark.scenario(1, 2, 3, 5)

@@ -128,7 +128,13 @@ def test_a_coordinator_told_twice_to_stop_ends_at_once_and_has_lost_nothing(
     assert time.monotonic() - told < 3.0
     assert "Traceback" not in server.stderr
     again = launch.server(
-        "--rounds", "100000", "--min-clients", "2", "--residual-every", "100000", port=int(address.split(":")[1])
+        "--rounds",
+        "100000",
+        "--min-clients",
+        "2",
+        "--residual-every",
+        "100000",
+        port=int(address.split(":")[1]),
     )
     assert again.wait_for("run_resumed")["round"] >= 1
     again.wait_for("round_closed")

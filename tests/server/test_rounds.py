@@ -199,7 +199,9 @@ def test_a_disk_that_refuses_while_a_phase_closes_costs_time_and_nothing_else(tm
     a.submit_student(1, filled(run.method, 1.0))
     away = run.blobs.with_name("away")
     run.blobs.rename(away)
-    assert not b.submit_student(1, filled(run.method, 3.0)).duplicate, "the upload counts, whatever the phase does"
+    assert not b.submit_student(1, filled(run.method, 3.0)).duplicate, (
+        "the upload counts, whatever the phase does"
+    )
     run.service.tick()
     assert run.coordinator.open is not None
     away.rename(run.blobs)

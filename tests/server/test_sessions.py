@@ -108,3 +108,22 @@ def test_tasks_carry_the_seconds_that_are_left() -> None:
     task = run.poll("a", now=1005.0)
     assert isinstance(task, AssignedTask)
     assert task.deadline_s == 55.0
+
+
+def test_a_run_remembers_so_many_names_and_forgets_those_that_never_contributed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scenario 24: names are free where there are no certificates."""
+    monkeypatch.setattr("fkd_server.attendance.MAX_CLIENTS", 3)
+    run = Run(min_clients=2, rounds=5, quorum=0.5)
+    run.join("a", "b")
+    run.submit("a")
+    run.coordinator.register("stranger", b"stranger", 0.0)
+    with pytest.raises(RefusedError, match="3 clients already"):
+        run.coordinator.register("late", b"late", 0.0)
+    run.coordinator.leave(b"stranger", 1.0)
+    run.coordinator.leave(b"a", 1.0)
+    run.coordinator.register("late", b"late", 1.0)
+    assert sorted(run.coordinator.attendance.clients) == ["a", "b", "late"]
+    with pytest.raises(SupersededError):
+        run.coordinator.attendance.seen(b"stranger", 1.0)
