@@ -33,8 +33,8 @@ from fkd_common.errors import InvalidUploadError
 from fkd_common.method.metrics import accuracy
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
-from fkd_server.federated_method import TaskContent, TensorUpload, UploadContent, VoteUpload
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.federated_method import TaskContent, TensorUpload, UploadContent, VoteUpload
+from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.prepare import PreparedRun, load_prepared, prepare
 from fkd_server.validation import Background, UploadRules
 from fkd_shards.shard import content_sha256, read_shard

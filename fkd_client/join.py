@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 from google.protobuf.message import DecodeError
 
+from fkd_common.access.certificates import UNREADABLE, fingerprint, holder_of, replace, to_pem, write_new
+from fkd_common.access.handshake import trusting, why_server_fails
+from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES, read_token
 from fkd_common.addresses import split_address
-from fkd_common.certificates import UNREADABLE, fingerprint, holder_of, replace, to_pem, write_new
 from fkd_common.errors import FkdError, RefusedError, UnauthenticatedError, UnreachableError, UsageError
-from fkd_common.handshake import trusting, why_server_fails
-from fkd_common.join_token import MAX_ENROLMENT_MESSAGE_BYTES, read_token
 from fkd_common.pb import enrolment_pb2 as pb
 from fkd_common.rpc import ENROLMENT_METHODS, from_rpc_error
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import structlog
 
-from fkd_common.certificates import CLIENT_FILES, Credentials, Role, holder_of
+from fkd_common.access.certificates import CLIENT_FILES, Credentials, Role, holder_of
 from fkd_common.errors import UnauthenticatedError, UsageError
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import grpc
 
 from fkd_client.tls import ClientTls
+from fkd_common.access.handshake import why_plain_text_fails, why_tls_fails
 from fkd_common.addresses import is_loopback, split_address
 from fkd_common.errors import FkdError, UnauthenticatedError, UnreachableError, UsageError
-from fkd_common.handshake import why_plain_text_fails, why_tls_fails
 from fkd_common.rpc import MAX_MESSAGE_BYTES, Method, from_rpc_error
 
 _OPTIONS = [

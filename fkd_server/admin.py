@@ -15,8 +15,8 @@ from fkd_common.errors import ForbiddenError, InvalidUploadError
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Method
+from fkd_server.access.identity import UNPROVEN, Peer, Role
 from fkd_server.coordinator import Coordinator
-from fkd_server.identity import UNPROVEN, Peer, Role
 from fkd_server.service import CoordinatorService
 
 

@@ -14,8 +14,8 @@ from fkd_server.settings import ServerSettings
 VERBS = {
     "prepare": "fkd_server.prepare:main",
     "doctor": "fkd_server.doctor:main",
-    "certs": "fkd_server.certificates_cli:certs",
-    "token": "fkd_server.certificates_cli:token",
+    "certs": "fkd_server.access.cli:certs",
+    "token": "fkd_server.access.cli:token",
     "status": "fkd_server.operator_cli:status",
     "stop": "fkd_server.operator_cli:stop",
 }

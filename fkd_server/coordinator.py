@@ -28,7 +28,7 @@ from fkd_common.errors import (
 from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.attendance import Attendance
-from fkd_server.federated_method import (
+from fkd_server.method.federated_method import (
     BelowQuorum,
     FederatedMethod,
     Json,

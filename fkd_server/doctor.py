@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fkd_common.artifacts import BlobStore
 from fkd_common.errors import CorruptTransferError, DataError, ExitCode, NotFoundError, UsageError
-from fkd_server.federated_method import TensorUpload
+from fkd_server.method.federated_method import TensorUpload
 from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
 from fkd_server.resume import unfinished_runs
 from fkd_server.run_folder import RunFolder

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from fkd_common.errors import FkdError
-from fkd_server.federated_method import Json
+from fkd_server.method.federated_method import Json
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,10 @@ from fkd_common.rpc import (
     Method,
     to_status,
 )
+from fkd_server.access.identity import host_of
+from fkd_server.access.tls import ServerTls, peer_of
 from fkd_server.admin import Admin
 from fkd_server.admission import Slot, Slots
-from fkd_server.identity import host_of
 from fkd_server.limits import (
     MAX_CONTROL_BYTES,
     MAX_DEADLINE_S,
@@ -43,7 +44,6 @@ from fkd_server.limits import (
     Limits,
 )
 from fkd_server.service import TENSOR_SUBMITS, CoordinatorService
-from fkd_server.tls import ServerTls, peer_of
 
 _ADMIN_PATHS = frozenset(method.path for method in ADMIN_METHODS.values())
 _TENSOR_UPLOADS = ("PutChunk", *TENSOR_SUBMITS)

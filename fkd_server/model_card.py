@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fkd_common.config import RunConfig
 from fkd_common.model_file import ModelParts
-from fkd_server.federated_method import Json
+from fkd_server.method.federated_method import Json
 
 
 def model_card(model: ModelParts, digest: str, run_id: str, accuracy: Mapping[str, Json], rounds: int) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToJson
 
-from fkd_common.certificates import CLIENT_FILES, Credentials
+from fkd_common.access.certificates import CLIENT_FILES, Credentials
+from fkd_common.access.handshake import why_plain_text_fails, why_tls_fails
 from fkd_common.errors import ExitCode, FkdError, UnreachableError
-from fkd_common.handshake import why_plain_text_fails, why_tls_fails
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.rpc import ADMIN_METHODS, from_rpc_error

@@ -11,8 +11,8 @@ import structlog
 from fkd_common.artifacts import sha256_hex, write_atomically
 from fkd_common.model_file import encode_model
 from fkd_server.evaluation import EvaluationJob, Evaluator
-from fkd_server.federated_method import Json
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.federated_method import Json
+from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.run_folder import RunFolder
 from fkd_server.run_state import Event
 from fkd_server.store import RunStore

@@ -13,14 +13,14 @@ from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.tensors import decode
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluator
-from fkd_server.federated_method import Json, SecureUpload, TensorUpload
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.federated_method import Json, SecureUpload, TensorUpload
+from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.method.secure_fkd_rtm import method_for
 from fkd_server.prepare import Cancel, load_prepared, prepare_in_child
 from fkd_server.recorder import Recorder
 from fkd_server.resume import check_blobs, check_same, folder_for, sources_of
 from fkd_server.run_folder import RunFolder, bytes_per_client, process_usage
 from fkd_server.run_state import PhaseKey, Position, RunState
-from fkd_server.secure_fkd_rtm import method_for
 from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.settings import ServerSettings
 from fkd_server.spool import UploadSpool

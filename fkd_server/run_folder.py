@@ -19,7 +19,7 @@ from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.ledger import Ledger
 from fkd_common.model_file import ModelParts, encode_model
-from fkd_server.federated_method import Json
+from fkd_server.method.federated_method import Json
 from fkd_server.model_card import model_card
 from fkd_server.resume import SUMMARY
 from fkd_server.store import PREVIOUS

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from fkd_common.ledger import PHASE_NAMES
-from fkd_server.federated_method import Json, PhasePlan, TaskContent, UploadContent
+from fkd_server.method.federated_method import Json, PhasePlan, TaskContent, UploadContent
 
 MAX_DETAIL = 500
 """Characters of a failure's description that are kept."""

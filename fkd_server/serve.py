@@ -12,8 +12,9 @@ import structlog
 
 from fkd_common.errors import ExitCode, FkdError, UsageError
 from fkd_common.places import cache_folder
-from fkd_server.certificates import CertificateAuthority
-from fkd_server.enrolment import EnrolmentServer
+from fkd_server.access.certificates import CertificateAuthority
+from fkd_server.access.enrolment import EnrolmentServer
+from fkd_server.access.tls import ServerTls
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.memory import return_large_buffers
 from fkd_server.open_files import allow_many_connections
@@ -21,7 +22,6 @@ from fkd_server.prepare import Cancel
 from fkd_server.run import Run, assemble
 from fkd_server.run_state import RunState
 from fkd_server.settings import ServerSettings
-from fkd_server.tls import ServerTls
 
 TICK_S = 0.5
 SAY_WAITING_S = 10.0

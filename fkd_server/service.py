@@ -36,10 +36,8 @@ from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.secure_sum.steps import SECURE_STEPS
 from fkd_common.tensors import check_schema, chunk_payload, decode
+from fkd_server.access.identity import UNPROVEN, Peer, Role
 from fkd_server.coordinator import Coordinator
-from fkd_server.federated_method import NoUpload, SecureUpload, TensorUpload, UploadContent, VoteUpload
-from fkd_server.fkd_rtm import FkdRtm
-from fkd_server.identity import UNPROVEN, Peer, Role
 from fkd_server.messages import (
     artifact_ref,
     finished,
@@ -49,6 +47,8 @@ from fkd_server.messages import (
     submission_digest,
     submit_response,
 )
+from fkd_server.method.federated_method import NoUpload, SecureUpload, TensorUpload, UploadContent, VoteUpload
+from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
 from fkd_server.spool import UploadSpool, verified
 from fkd_server.store import RunStore

@@ -26,7 +26,7 @@ from fkd_common.artifacts import Artifact, BlobStore, sync_folder, write_atomica
 from fkd_common.errors import DataError
 from fkd_common.failpoints import failpoint
 from fkd_common.ledger import ByteCount, Ledger, LedgerKey
-from fkd_server.federated_method import UPLOAD_KINDS, SecureUpload, TensorUpload, UploadContent
+from fkd_server.method.federated_method import UPLOAD_KINDS, SecureUpload, TensorUpload, UploadContent
 from fkd_server.run_state import ClosedPhase, KnownClient, PhaseKey, Position
 
 DATABASE = "state.db"

@@ -17,7 +17,7 @@ from fkd_common.method.privacy import NoiseScale
 from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, check_schema, max_blob_bytes
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.fkd_rtm import FkdRtm
 
 MAX_WEIGHT = 1e6
 """Largest magnitude of a student's weight or statistic: far above any trained one."""

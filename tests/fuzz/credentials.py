@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from google.protobuf.message import DecodeError
 
 from fkd_client.join import _signing_request
-from fkd_common.certificates import (
+from fkd_common.access.certificates import (
     CLIENT_FILES,
     SERVER_FILES,
     UNREADABLE,
@@ -25,15 +25,15 @@ from fkd_common.certificates import (
     holder_of,
     to_pem,
 )
+from fkd_common.access.join_token import decode_token
 from fkd_common.errors import FkdError
 from fkd_common.identifiers import check_client_name
-from fkd_common.join_token import decode_token
 from fkd_common.pb import enrolment_pb2 as pb
-from fkd_server.certificates import CertificateAuthority, new_key
-from fkd_server.enrolment import Enrolment
-from fkd_server.join_tokens import TokenStore
-from fkd_server.revocation import REVOKED_FILE, RevokedList
-from fkd_server.tls import ServerTls
+from fkd_server.access.certificates import CertificateAuthority, new_key
+from fkd_server.access.enrolment import Enrolment
+from fkd_server.access.join_tokens import TokenStore
+from fkd_server.access.revocation import REVOKED_FILE, RevokedList
+from fkd_server.access.tls import ServerTls
 
 from .framing import join, split
 from .target import Target, demand

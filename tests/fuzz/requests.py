@@ -17,7 +17,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import METHODS, PROTOCOL_VERSION
 from fkd_common.tensors import check_schema, decode, encode
-from fkd_server.federated_method import TensorUpload
+from fkd_server.method.federated_method import TensorUpload
 from fkd_server.validation import UploadRules
 from tests.secure_sum.secure_sites import SecureSite
 from tests.server.tiny import TinyRun, filled, inline, tiny_run

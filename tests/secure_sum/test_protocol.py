@@ -15,8 +15,8 @@ from fkd_common.secure_sum.roster import PublicKeys, Roster
 from fkd_common.secure_sum.sharing import ThresholdRule
 from fkd_common.secure_sum.steps import SecureStep, Step, Summed
 from fkd_common.tensors import Tensors, decode, encode
-from fkd_server.federated_method import SecureUpload
-from fkd_server.secure_sum import SecureSums, SumState
+from fkd_server.method.federated_method import SecureUpload
+from fkd_server.method.secure_sum import SecureSums, SumState
 
 RULE = ThresholdRule(2 / 3)
 KEYS, SHARES, MASKED, UNMASK = (SecureStep(Summed.STUDENT, step) for step in Step)

@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from fkd_client.tls import ClientTls
-from fkd_common.certificates import Role
-from fkd_server.certificates import CertificateAuthority
+from fkd_common.access.certificates import Role
+from fkd_server.access.certificates import CertificateAuthority
 from tests.server.tiny import TinyRun, tiny_run
 
 HOSTS = ("localhost", "127.0.0.1")

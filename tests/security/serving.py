@@ -16,9 +16,9 @@ from fkd_client.tls import ClientTls
 from fkd_client.transport import GrpcTransport
 from fkd_common.errors import FkdError
 from fkd_common.rpc import METHODS, PROTOCOL_VERSION, Method
-from fkd_server.enrolment import EnrolmentServer
+from fkd_server.access.enrolment import EnrolmentServer
+from fkd_server.access.tls import ServerTls
 from fkd_server.grpc_server import GrpcServer
-from fkd_server.tls import ServerTls
 from tests.server.tiny import Site, TinyRun
 
 PATIENCE_S = 20.0

@@ -8,14 +8,14 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from fkd_common.certificates import Role
+from fkd_common.access.certificates import Role
 from fkd_common.errors import ExitCode, ForbiddenError
 from fkd_common.rpc import ADMIN_METHODS
+from fkd_server.access.identity import UNPROVEN
+from fkd_server.access.tls import ServerTls
 from fkd_server.admin import Admin
 from fkd_server.cli import main
-from fkd_server.identity import UNPROVEN
 from fkd_server.run_state import RunState
-from fkd_server.tls import ServerTls
 from tests.scenario_table import Seen
 from tests.server.tiny import TinyRun
 

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from fkd_client.cli import main as client_main
-from fkd_common.certificates import CLIENT_FILES, SERVER_FILES, Credentials, Role, holder_of
+from fkd_common.access.certificates import CLIENT_FILES, SERVER_FILES, Credentials, Role, holder_of
 from fkd_common.errors import ExitCode, UsageError
 from fkd_server.cli import main
 from fkd_server.settings import ServerSettings

@@ -10,13 +10,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fkd_client.join import _checked, _signing_request
-from fkd_common.certificates import SERVER_FILES, Credentials, Role
+from fkd_common.access.certificates import SERVER_FILES, Credentials, Role
+from fkd_common.access.join_token import decode_token, encode_token
 from fkd_common.errors import InvalidUploadError, RefusedError, UnauthenticatedError, UsageError
-from fkd_common.join_token import decode_token, encode_token
 from fkd_common.pb import enrolment_pb2 as pb
-from fkd_server.certificates import CertificateAuthority, issued_in, new_key
-from fkd_server.enrolment import Enrolment
-from fkd_server.tls import ServerTls, _holder
+from fkd_server.access.certificates import CertificateAuthority, issued_in, new_key
+from fkd_server.access.enrolment import Enrolment
+from fkd_server.access.tls import ServerTls, _holder
 
 VERSION_3, VERSION_127 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x7e"
 """A certificate's version field in DER; `cryptography` has an exception of its own for the second."""

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fkd_common.access.handshake import why_plain_text_fails, why_tls_fails
+from fkd_common.access.join_token import PREFIX, decode_token
 from fkd_common.errors import UnauthenticatedError, UsageError
-from fkd_common.handshake import why_plain_text_fails, why_tls_fails
-from fkd_common.join_token import PREFIX, decode_token
 from tests.scenario_table import Seen
 
 from .conftest import Pki

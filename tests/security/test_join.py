@@ -19,15 +19,15 @@ from structlog.testing import capture_logs
 
 from fkd_client.join import join
 from fkd_client.tls import ClientTls
-from fkd_common.certificates import Role, holder_of, to_pem
+from fkd_common.access.certificates import Role, holder_of, to_pem
+from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES, PREFIX, decode_token
 from fkd_common.errors import FkdError, InvalidUploadError, UnauthenticatedError, UnreachableError, UsageError
-from fkd_common.join_token import MAX_ENROLMENT_MESSAGE_BYTES, PREFIX, decode_token
 from fkd_common.pb import enrolment_pb2 as pb
 from fkd_common.rpc import ENROLMENT_METHODS
-from fkd_server.certificates import new_key
-from fkd_server.enrolment import MAX_WRONG, WINDOW_S, Enrolment, WrongTokens
-from fkd_server.join_tokens import TOKENS_FOLDER, TokenState, TokenStore
-from fkd_server.tls import ServerTls
+from fkd_server.access.certificates import new_key
+from fkd_server.access.enrolment import MAX_WRONG, WINDOW_S, Enrolment, WrongTokens
+from fkd_server.access.join_tokens import TOKENS_FOLDER, TokenState, TokenStore
+from fkd_server.access.tls import ServerTls
 from tests.scenario_table import Seen
 from tests.server.tiny import TinyRun
 

@@ -12,11 +12,11 @@ from cryptography import x509
 from structlog.testing import capture_logs
 
 from fkd_client.tls import ClientTls
-from fkd_common.certificates import Role
+from fkd_common.access.certificates import Role
 from fkd_common.errors import UnauthenticatedError, UnreachableError
-from fkd_server.certificates import CertificateAuthority, revoke
-from fkd_server.revocation import REVOKED_FILE, RevokedList
-from fkd_server.tls import ServerTls
+from fkd_server.access.certificates import CertificateAuthority, revoke
+from fkd_server.access.revocation import REVOKED_FILE, RevokedList
+from fkd_server.access.tls import ServerTls
 from tests.scenario_table import Seen
 from tests.server.tiny import TinyRun
 

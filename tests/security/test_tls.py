@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fkd_client.tls import ClientTls
-from fkd_common.certificates import Role, holder_uri, to_pem
+from fkd_common.access.certificates import Role, holder_uri, to_pem
 from fkd_common.errors import ForbiddenError, UnauthenticatedError, UnreachableError, UsageError
 from fkd_common.rpc import METHODS
-from fkd_server.certificates import CertificateAuthority, key_pem, new_key
-from fkd_server.tls import ServerTls
+from fkd_server.access.certificates import CertificateAuthority, key_pem, new_key
+from fkd_server.access.tls import ServerTls
 from tests.scenario_table import Seen
 from tests.server.tiny import TinyRun
 
@@ -279,7 +279,7 @@ def test_strangers_cost_one_line_of_the_log_each(pki: Pki, seen: Seen) -> None:
     script = (
         "import socket, sys, tempfile\n"
         "from pathlib import Path\n"
-        "from fkd_server.tls import ServerTls\n"
+        "from fkd_server.access.tls import ServerTls\n"
         "from tests.security.serving import refused, serving\n"
         "from tests.server.tiny import tiny_run\n"
         "run = tiny_run(Path(tempfile.mkdtemp()) / 'run')\n"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fkd_server.coordinator import Coordinator
-from fkd_server.federated_method import (
+from fkd_server.method.federated_method import (
     BelowQuorum,
     Json,
     NoUpload,

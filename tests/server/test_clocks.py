@@ -27,7 +27,7 @@ TOLD_BY_THE_WALL = {
 """Calls that read the time of day."""
 
 DECIDES = (
-    "fkd_server/coordinator.py", "fkd_server/service.py", "fkd_server/fkd_rtm.py", "fkd_server/validation.py",
+    "fkd_server/coordinator.py", "fkd_server/service.py", "fkd_server/method/fkd_rtm.py", "fkd_server/validation.py",
     "fkd_server/spool.py", "fkd_server/run_state.py", "fkd_server/run.py", "fkd_server/grpc_server.py",
     "fkd_server/store.py", "fkd_client/session.py", "fkd_client/client.py", "fkd_client/tasks.py",
     "fkd_client/transfer.py",

@@ -11,9 +11,9 @@ import pytest
 from fkd_common.artifacts import BlobStore
 from fkd_common.method.moments import accumulate, pack_symmetric
 from fkd_common.tensors import Tensors, encode
-from fkd_server.combine import Combined, combine_residuals, combine_students, moment_factors
-from fkd_server.federated_method import TensorUpload, VoteUpload
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.combine import Combined, combine_residuals, combine_students, moment_factors
+from fkd_server.method.federated_method import TensorUpload, VoteUpload
+from fkd_server.method.fkd_rtm import FkdRtm
 
 from .tiny import ANCHORS, CLASSES, MOMENTS, VOTES, tiny_config
 

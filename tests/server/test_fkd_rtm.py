@@ -13,8 +13,8 @@ from fkd_common.method.moments import accumulate, pack_symmetric
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
 from fkd_common.model_file import decode_model, encode_model
 from fkd_common.tensors import Tensors, decode, encode
-from fkd_server.federated_method import TensorUpload, VoteUpload
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.federated_method import TensorUpload, VoteUpload
+from fkd_server.method.fkd_rtm import FkdRtm
 
 from .tiny import ANCHORS, CLASSES, MOMENTS, RESIDUALS, STUDENT, VOTES, filled, tiny_config
 

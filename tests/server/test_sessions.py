@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fkd_common.errors import ConflictError, RefusedError, StaleError, SupersededError
-from fkd_server.federated_method import (
+from fkd_server.method.federated_method import (
     NoUpload,
 )
 from fkd_server.run_state import AssignedTask, MustWait, PhaseKey, RunOver

@@ -13,8 +13,8 @@ from fkd_common.artifacts import BlobStore
 from fkd_common.errors import InvalidUploadError, TooLargeError
 from fkd_common.method.moments import accumulate, moment_targets, pack_symmetric
 from fkd_common.tensors import Tensors, encode
-from fkd_server.federated_method import TensorUpload
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.federated_method import TensorUpload
+from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.validation import Background, UploadRules
 
 from .tiny import ANCHORS, CLASSES, MOMENTS, PERSONAL, RESIDUALS, STUDENT, VOTES, tiny_config

@@ -16,9 +16,9 @@ from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import METHODS, PROTOCOL_VERSION, Method
 from fkd_common.tensors import encode
 from fkd_server.coordinator import Coordinator
-from fkd_server.fkd_rtm import FkdRtm
+from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.method.secure_fkd_rtm import method_for
 from fkd_server.run_state import Event, PhaseKey, Position
-from fkd_server.secure_fkd_rtm import method_for
 from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.spool import UploadSpool
 from fkd_server.store import RunDescription, RunStore

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from fkd_common.access.certificates import Credentials, check_period, holder_of, utc_now
 from fkd_common.addresses import split_address
-from fkd_common.certificates import Credentials, check_period, holder_of, utc_now
 from fkd_common.errors import FkdError, UnauthenticatedError, UnreachableError
 
 PROBE_TIMEOUT_S = 2.0

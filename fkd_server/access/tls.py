@@ -18,7 +18,7 @@ import grpc
 import structlog
 from cryptography import x509
 
-from fkd_common.certificates import (
+from fkd_common.access.certificates import (
     SERVER_FILES,
     UNREADABLE,
     Credentials,
@@ -28,8 +28,8 @@ from fkd_common.certificates import (
     utc_now,
 )
 from fkd_common.errors import UnauthenticatedError, UsageError
-from fkd_server.identity import UNPROVEN, Peer
-from fkd_server.revocation import RevokedList
+from fkd_server.access.identity import UNPROVEN, Peer
+from fkd_server.access.revocation import RevokedList
 
 
 class ServerTls:

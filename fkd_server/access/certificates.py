@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fkd_common.certificates import (
+from fkd_common.access.certificates import (
     UNREADABLE,
     Holder,
     Role,
@@ -38,7 +38,7 @@ from fkd_common.certificates import (
 )
 from fkd_common.errors import InvalidUploadError, UnauthenticatedError, UsageError
 from fkd_common.identifiers import check_client_name
-from fkd_server.revocation import RevokedList
+from fkd_server.access.revocation import RevokedList
 
 CA_KEY_FILE = "ca.key"
 ISSUED_FOLDER = "issued"

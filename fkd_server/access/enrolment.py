@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from fkd_common.certificates import UNREADABLE, Role, to_pem
+from fkd_common.access.certificates import UNREADABLE, Role, to_pem
+from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES
 from fkd_common.errors import (
     FkdError,
     InvalidUploadError,
@@ -29,13 +30,12 @@ from fkd_common.errors import (
     UnauthenticatedError,
     UnreachableError,
 )
-from fkd_common.join_token import MAX_ENROLMENT_MESSAGE_BYTES
 from fkd_common.pb import enrolment_pb2 as pb
 from fkd_common.rpc import ENROLMENT_METHODS, to_status
-from fkd_server.certificates import CertificateAuthority
-from fkd_server.identity import host_of
-from fkd_server.join_tokens import StoredToken, TokenStore
-from fkd_server.tls import ServerTls
+from fkd_server.access.certificates import CertificateAuthority
+from fkd_server.access.identity import host_of
+from fkd_server.access.join_tokens import StoredToken, TokenStore
+from fkd_server.access.tls import ServerTls
 
 MAX_WRONG = 10
 """Wrong tokens that one address may try within a window; then even a good one has to wait."""

@@ -8,17 +8,17 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from fkd_common.certificates import Role, fingerprint, utc_now
+from fkd_common.access.certificates import Role, fingerprint, utc_now
 from fkd_common.errors import ExitCode, UsageError
-from fkd_server.certificates import (
+from fkd_server.access.certificates import (
     CLIENT_DAYS,
     CertificateAuthority,
     default_hosts,
     issued_in,
     revoke,
 )
-from fkd_server.join_tokens import TokenStore
-from fkd_server.revocation import RevokedList
+from fkd_server.access.join_tokens import TokenStore
+from fkd_server.access.revocation import RevokedList
 
 DEFAULT_FOLDER = "tls"
 _UNITS = {"m": 60, "h": 3600, "d": 86400}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from fkd_common.certificates import Stamp, stamp_of
+from fkd_common.access.certificates import Stamp, stamp_of
 from fkd_common.errors import UnauthenticatedError, UsageError
 
 REVOKED_FILE = "revoked"

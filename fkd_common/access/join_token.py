@@ -14,7 +14,7 @@ from pathlib import Path
 from cryptography import x509
 from google.protobuf.message import DecodeError
 
-from fkd_common.certificates import UNREADABLE
+from fkd_common.access.certificates import UNREADABLE
 from fkd_common.errors import InvalidUploadError, UsageError
 from fkd_common.identifiers import check_client_name
 from fkd_common.pb import enrolment_pb2 as pb

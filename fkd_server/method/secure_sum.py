@@ -2,7 +2,7 @@
 
 The protocol and its threat model are in ``fkd_common.secure_sum``. Everything a step needs is in a
 :class:`SumState` and the uploads of the step, so that a restarted coordinator goes on where it was. What a sum is
-for is decided in ``fkd_server.fkd_rtm``.
+for is decided in ``fkd_server.method.fkd_rtm``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fkd_common.secure_sum.roster import (
 from fkd_common.secure_sum.sharing import ThresholdRule, combine
 from fkd_common.secure_sum.steps import SecureStep, Step, Summed
 from fkd_common.tensors import Tensors, decode, encode
-from fkd_server.federated_method import SecureUpload, TaskContent
+from fkd_server.method.federated_method import SecureUpload, TaskContent
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fkd_common.certificates import replace, utc_now
+from fkd_common.access.certificates import replace, utc_now
+from fkd_common.access.join_token import SECRET_BYTES, encode_token, secret_hash
 from fkd_common.errors import UnauthenticatedError, UsageError
-from fkd_common.join_token import SECRET_BYTES, encode_token, secret_hash
 from fkd_common.pb import enrolment_pb2 as pb
-from fkd_server.certificates import CertificateAuthority, check_name
+from fkd_server.access.certificates import CertificateAuthority, check_name
 
 TOKENS_FOLDER = "tokens"
 SHORT_ID = 12

@@ -24,8 +24,14 @@ from fkd_common.method.student_layout import TensorSpec, initial_student
 from fkd_common.model_file import ModelHeader, ModelParts
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
-from fkd_server.combine import combine_residuals, combine_students, moment_factors, read_upload, vote_factors
-from fkd_server.federated_method import (
+from fkd_server.method.combine import (
+    combine_residuals,
+    combine_students,
+    moment_factors,
+    read_upload,
+    vote_factors,
+)
+from fkd_server.method.federated_method import (
     BelowQuorum,
     Json,
     NoUpload,
@@ -36,7 +42,7 @@ from fkd_server.federated_method import (
     UploadContent,
     VoteUpload,
 )
-from fkd_server.secure_sum import SumState
+from fkd_server.method.secure_sum import SumState
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.secure_sum.sharing import ThresholdRule
 from fkd_common.secure_sum.steps import SECURE_STEPS, SecureStep, Step, Summed, phases_of
 from fkd_common.tensors import Tensors
-from fkd_server.federated_method import (
+from fkd_server.method.federated_method import (
     Json,
     Participants,
     PhasePlan,
@@ -27,8 +27,8 @@ from fkd_server.federated_method import (
     TaskContent,
     UploadContent,
 )
-from fkd_server.fkd_rtm import FkdRtm
-from fkd_server.secure_sum import SecureSums
+from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.method.secure_sum import SecureSums
 from fkd_server.validation import MAX_WEIGHT
 
 

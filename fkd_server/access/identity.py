@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from fkd_common.certificates import Role
+from fkd_common.access.certificates import Role
 
 __all__ = ["UNPROVEN", "Peer", "Role", "host_of"]
 

@@ -25,7 +25,7 @@ from fkd_common.method.aggregation import (
 )
 from fkd_common.method.robust import clip_factors, combine_coordinates, shortened, update_norm
 from fkd_common.tensors import Tensors, decode
-from fkd_server.federated_method import Json, TensorUpload, VoteUpload
+from fkd_server.method.federated_method import Json, TensorUpload, VoteUpload
 
 COORDINATE_WISE = (Aggregation.MEDIAN, Aggregation.TRIMMED_MEAN)
 

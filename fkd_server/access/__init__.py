@@ -1,0 +1,1 @@
+"""Who may connect to a coordinator and how it is proved: certificates, tokens, revocation; knows no runs."""

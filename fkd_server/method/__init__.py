@@ -1,0 +1,1 @@
+"""Server halves of federated methods: what tasks hold, and how uploads become artifacts; no network, no clock."""
