@@ -1,7 +1,7 @@
 """`make soak MINUTES=10`: kills and partitions at random over a live run of five real clients; prints what survived.
 
-The run is the method at a small size on handwritten digits, with every phase in every round. It is played twice:
-in peace, and with something going wrong every few seconds. Both must publish the same bits.
+The run is the method at a small size on handwritten digits, with every kind of phase. It is played once in peace, and
+then again and again with something going wrong every few seconds, until the time is up. All must publish the same bits.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from fkd_server.cli import main as server_main
 from fkd_shards.create import CreateRequest, create
@@ -30,8 +30,7 @@ from .federation import free_port
 from .history import Acknowledged, Verdict, check
 
 NAMES = [f"shard{index}" for index in range(5)]
-ROUNDS_A_MINUTE = 12
-"""More than a tormented run manages on two cores, so that it is still at work when the time is up."""
+ROUNDS = 40
 
 TROUBLES = (
     "server killed",
@@ -53,10 +52,10 @@ METHOD = [
 class Federation:
     """A coordinator behind a proxy, and five clients that reach it through that."""
 
-    def __init__(self, folder: Path, world: Path, rounds: int, proxy: Proxy) -> None:
+    def __init__(self, folder: Path, world: Path, proxy: Proxy) -> None:
         self.folder, self.proxy = folder, proxy
         self.restart_s: list[float] = []
-        self._world, self._rounds = world, rounds
+        self._world = world
         self._port = int(proxy.target.rpartition(":")[2])
         self._past: list[Program] = []
         self.server = self._start_server()
@@ -98,7 +97,7 @@ class Federation:
 
     def _start_server(self) -> Program:
         flags = ["--prepared", str(self._world / "prepared"), "--port", str(self._port), "--run-id", "soak"]
-        runs = ["--runs", str(self.folder / "run"), "--rounds", str(self._rounds)]
+        runs = ["--runs", str(self.folder / "run"), "--rounds", str(ROUNDS)]
         return Program("server", ["fkd_server.cli", *flags, *runs, *METHOD], _environment(self._world))
 
     def _start_client(self, name: str) -> Program:
@@ -114,20 +113,18 @@ class Federation:
         return Program(name, ["fkd_client.cli", *flags, *runs], _environment(self._world))
 
 
-def torment(federation: Federation, minutes: float, rng: random.Random) -> Counter[str]:
-    """Kill and partition at random until the time is up or the run is over; how often each happened."""
+def torment(federation: Federation, until: float, rng: random.Random) -> Counter[str]:
+    """Kill and partition at random until the time is up or the run is nearly over; how often each happened."""
     done: Counter[str] = Counter()
-    until = time.monotonic() + 60 * minutes
     while time.monotonic() < until:
-        time.sleep(rng.uniform(1.0, 8.0))
-        if federation.server.ended:
+        time.sleep(rng.uniform(0.5, 6.0))
+        if federation.server.ended or any(program.ended for program in federation.clients.values()):
             break
         what = rng.choice(TROUBLES)
         if what == "server killed":
             federation.kill_server()
         elif what == "client killed":
-            name = rng.choice([name for name, program in federation.clients.items() if not program.ended])
-            federation.kill_client(name)
+            federation.kill_client(rng.choice(NAMES))
         elif what == "connections reset":
             federation.proxy.reset_all()
         else:
@@ -159,16 +156,35 @@ def make_world(folder: Path) -> None:
         raise SystemExit("preparation failed")
 
 
-def play(folder: Path, world: Path, rounds: int, minutes: float, seed: int) -> dict[str, Any]:
-    """One run, tormented for so many minutes; what it shows."""
-    with Proxy(f"127.0.0.1:{free_port()}") as proxy:
-        federation = Federation(folder, world, rounds, proxy)
-        try:
-            done = torment(federation, minutes, random.Random(seed)) if minutes else Counter()
-            model, verdict = federation.finish()
-        finally:
-            federation.stop()
-    return {"model": model, "verdict": verdict, "done": done, "restart_s": federation.restart_s}
+@dataclass
+class Outcome:
+    """What one run, or several together, came to."""
+
+    models: set[str] = field(default_factory=set)
+    troubles: Counter[str] = field(default_factory=Counter)
+    restart_s: list[float] = field(default_factory=list)
+    acknowledged: int = 0
+    lost: list[str] = field(default_factory=list)
+    counted_twice: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    runs: int = 0
+
+    def play(self, folder: Path, world: Path, until: float, rng: random.Random) -> None:
+        """One run, in peace if `until` is past; adds what it shows."""
+        with Proxy(f"127.0.0.1:{free_port()}") as proxy:
+            federation = Federation(folder, world, proxy)
+            try:
+                self.troubles += torment(federation, until, rng)
+                model, verdict = federation.finish()
+            finally:
+                federation.stop()
+        self.runs += 1
+        self.models.add(model)
+        self.restart_s += federation.restart_s
+        self.acknowledged += verdict.acknowledged
+        self.lost += verdict.lost
+        self.counted_twice += verdict.counted_twice
+        self.broken += verdict.broken
 
 
 def _environment(world: Path) -> dict[str, str]:
@@ -182,31 +198,34 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    rounds = max(5, round(ROUNDS_A_MINUTE * given.minutes))
+    peace, war, rng = Outcome(), Outcome(), random.Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="fkd-soak-") as name:
         folder = Path(name)
         make_world(folder)
-        print(f"{rounds} rounds in peace", file=sys.stderr, flush=True)
-        peace = play(folder / "peace", folder, rounds, 0, given.seed)
-        print(f"{rounds} rounds, {given.minutes:g} minutes of trouble", file=sys.stderr, flush=True)
-        war = play(folder / "war", folder, rounds, given.minutes, given.seed)
-    verdict: Verdict = war["verdict"]
-    same = war["model"] == peace["model"]
-    rows = {
-        **war["done"],
-        "restart to serving, median s": round(median(war["restart_s"]), 2) if war["restart_s"] else "-",
-        "restart to serving, max s": round(max(war["restart_s"]), 2) if war["restart_s"] else "-",
-        "acknowledged uploads": verdict.acknowledged,
-        "lost": len(verdict.lost),
-        "double-counted": len(verdict.counted_twice),
-        "other invariants broken": len(verdict.broken),
-        "final hash": f"{war['model'][:12]} {'equals' if same else 'DIFFERS from'} the undisturbed run's",
+        print(f"{ROUNDS} rounds in peace", file=sys.stderr, flush=True)
+        peace.play(folder / "peace", folder, 0.0, rng)
+        print(f"{given.minutes:g} minutes of trouble", file=sys.stderr, flush=True)
+        until = time.monotonic() + 60 * given.minutes
+        while time.monotonic() < until:
+            war.play(folder / f"war-{war.runs}", folder, until, rng)
+    same = war.models == peace.models
+    rows: dict[str, object] = {
+        "runs of 5 clients, 40 rounds": war.runs,
+        **dict(sorted(war.troubles.items())),
+        "restart to serving, median s": round(median(war.restart_s), 2) if war.restart_s else "-",
+        "restart to serving, max s": round(max(war.restart_s), 2) if war.restart_s else "-",
+        "acknowledged uploads": war.acknowledged,
+        "lost": len(war.lost),
+        "double-counted": len(war.counted_twice),
+        "other invariants broken": len(war.broken),
+        "final hash": f"{'equals' if same else 'DIFFERS from'} the undisturbed run's, {min(peace.models)[:12]}",
     }
     for what, value in rows.items():
         print(f"{what:32} {value}")
-    for problem in (*verdict.lost, *verdict.counted_twice, *verdict.broken):
+    problems = [*war.lost, *war.counted_twice, *war.broken]
+    for problem in problems:
         print(f"  {problem}")
-    return 0 if verdict.holds and same else 1
+    return 0 if same and not problems else 1
 
 
 if __name__ == "__main__":
