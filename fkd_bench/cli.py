@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fkd_common.errors import ExitCode, UsageError
-from fkd_common.program import run_program
+from fkd_common.program import OneSentenceParser, run_program
 from fkd_common.settings import load_settings
 
 _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--transport process|inprocess] ...
@@ -103,7 +103,7 @@ def _privacy(arguments: list[str]) -> int:
 
 
 def _embedding(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="fkd-bench embedding", description=measure_embedding.__doc__)
+    parser = OneSentenceParser(prog="fkd-bench embedding", description=measure_embedding.__doc__)
     parser.add_argument("--data", type=Path, required=True, help="shard folder")
     parser.add_argument("--extractor", required=True, help="resnet18, or a .safetensors file with its JSON")
     parser.add_argument("--images", type=int, default=2048, help="how many images")

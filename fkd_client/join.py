@@ -97,7 +97,7 @@ def _ask(address: str, ca: bytes, request: pb.JoinRequest) -> pb.JoinResponse:
 
 
 def _explained(address: str, ca: bytes, error: grpc.RpcError) -> FkdError:
-    problem = from_rpc_error(error)
+    problem = from_rpc_error(error, address)
     if isinstance(problem, UnreachableError) and problem.reason == UnreachableError.reason:
         found = why_server_fails(address, trusting(ca), "the token")
         return found or UnreachableError(

@@ -74,6 +74,13 @@ class TaskRunner:
     def _secure_step(self, task: pb.Task, place: SecureStep) -> None:
         """One step of a secure sum; see ``fkd_common.secure_sum``."""
         where = (task.key.round, place.summed)
+        if place.summed is Summed.STUDENT and not self._weight() > 0:
+            # A summand of nothing would be counted among those that hide the others.
+            raise FkdError(
+                f"this site's weight is 0 (reliability {self._pipeline.teacher.reliability:.3g}, drop_below "
+                f"{self._pipeline.config.drop_below}): it takes no part in the sum",
+                reason="NO_WEIGHT",
+            )
         part = self._sums.begin(*where) if place.step is Step.KEYS else self._sums.going_on(*where)
         if place.step is Step.KEYS:
             tensors = part.keys()
@@ -94,10 +101,13 @@ class TaskRunner:
             self._progress(0.0, "summing moments")
             return dict(self._pipeline.moments(start, block_known=False))
         trained = self._pipeline.student(start, task.key.round, self._progress)
+        return student_summand(trained, self._weight())
+
+    def _weight(self) -> float:
+        """The numerator of Eq. 15: n_k · max(r_k, τ_r), or 0 for a site that is to be left out."""
         reliability, config = self._pipeline.teacher.reliability, self._pipeline.config
         kept = bool(drop_unreliable(np.array([reliability]), config.drop_below)[0])
-        weight = self._pipeline.num_samples * max(reliability, config.tau_r)
-        return student_summand(trained, weight if kept else 0.0)
+        return self._pipeline.num_samples * max(reliability, config.tau_r) if kept else 0.0
 
     def _student(self, task: pb.Task) -> None:
         state = self._pipeline.student(self._received_student(task), task.key.round, self._progress)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fkd_client.run_info import RunInfo
 from fkd_client.session import Session
 from fkd_common.artifacts import BlobStore, sha256_hex
-from fkd_common.errors import CorruptTransferError, FkdError, TooLargeError
+from fkd_common.errors import CorruptTransferError, DamagedFileError, FkdError, TooLargeError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import chunk_payload, encode
@@ -82,7 +82,7 @@ class Transfer:
         if self._cache.has(sha256):
             try:
                 return self._cache.read(sha256)
-            except (CorruptTransferError, OSError):
+            except (DamagedFileError, OSError):
                 with contextlib.suppress(OSError):
                     self._cache.remove(sha256)
         blob = self._download_verified(reference, key)

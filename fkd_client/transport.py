@@ -125,7 +125,7 @@ class GrpcTransport:
 
     def _explained(self, error: grpc.RpcError) -> FkdError:
         """The failure of a call; where nobody answered, with the reason if it can be found out."""
-        problem = from_rpc_error(error)
+        problem = from_rpc_error(error, self._address)
         nobody_answered = problem.reason == UnreachableError.reason and isinstance(problem, UnreachableError)
         if not nobody_answered or time.monotonic() - self._asked_why < _ASK_WHY_S:
             return problem

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from fkd_common.errors import CorruptTransferError, NotFoundError
+from fkd_common.errors import DamagedFileError, NotFoundError
 from fkd_common.failpoints import failpoint
 from fkd_common.tensors import payload_offset
 
@@ -129,33 +129,29 @@ class BlobStore:
         """A whole blob, verified.
 
         Raises:
-            NotFoundError: No such blob.
-            CorruptTransferError: The file no longer matches its digest.
+            DamagedFileError: It is missing, or no longer matches its digest.
         """
         try:
             blob = self.path(sha256).read_bytes()
         except FileNotFoundError as error:
-            raise NotFoundError(f"no artifact with sha256 {sha256}") from error
+            raise DamagedFileError(f"{self.path(sha256)} is missing") from error
         if sha256_hex(blob) != sha256:
-            raise CorruptTransferError(
-                f"{self.path(sha256)} is damaged: its content does not match its name; delete it"
-            )
+            raise DamagedFileError(f"{self.path(sha256)} is damaged: its content does not match its name")
         return blob
 
     def check(self, sha256: str) -> None:
         """Read a blob through, without holding it.
 
         Raises:
-            NotFoundError: No such blob.
-            CorruptTransferError: The file no longer matches its digest.
+            DamagedFileError: It is missing, or no longer matches its digest.
         """
         try:
             with self.path(sha256).open("rb") as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError as error:
-            raise NotFoundError(f"{self.path(sha256)} is missing") from error
+            raise DamagedFileError(f"{self.path(sha256)} is missing") from error
         if actual != sha256:
-            raise CorruptTransferError(f"{self.path(sha256)} is damaged: its content does not match its name")
+            raise DamagedFileError(f"{self.path(sha256)} is damaged: its content does not match its name")
 
     def read_chunk(self, sha256: str, offset: int, length: int) -> bytes:
         """Part of a blob, unverified: the receiver checks the whole."""

@@ -117,6 +117,12 @@ class SecureSumError(FkdError):
     reason = "SECURE_SUM"
 
 
+class DamagedFileError(FkdError):
+    """A file of our own is missing or no longer what its name says."""
+
+    reason = "DAMAGED_FILE"
+
+
 class TooLargeError(FkdError):
     """A message or upload exceeds its cap."""
 

@@ -11,7 +11,7 @@ import csv
 import io
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, fields
 
 from fkd_common.pb import types_pb2 as types
@@ -70,10 +70,10 @@ class Ledger:
         with self._lock:
             return [(key, ByteCount(*astuple(self._rows[key]))) for key in self._changed]
 
-    def saved(self) -> None:
-        """All rows are kept elsewhere as they are now."""
+    def saved(self, rows: Iterable[tuple[LedgerKey, ByteCount]]) -> None:
+        """These rows are kept elsewhere as they were; what has been booked on them since is not."""
         with self._lock:
-            self._changed.clear()
+            self._changed -= {key for key, count in rows if self._rows[key] == count}
 
     def rows(self) -> list[tuple[LedgerKey, ByteCount]]:
         """All rows, sorted by client, round and phase."""

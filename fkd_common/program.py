@@ -1,11 +1,25 @@
-"""How every program ends: an expected error is one sentence on standard error and a documented exit code."""
+"""How every program begins and ends: a mistake is one sentence on standard error and a documented exit code."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
-from fkd_common.errors import ExitCode, FkdError
+from fkd_common.errors import ExitCode, FkdError, UsageError
+
+
+class OneSentenceParser(argparse.ArgumentParser):
+    """A parser of flags whose errors are raised, for :func:`run_program` to say; its verbs are such parsers too."""
+
+    def error(self, message: str) -> NoReturn:
+        """A flag is wrong.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
 
 def run_program(program: str, extra: str, body: Callable[[], int]) -> int:

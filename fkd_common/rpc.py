@@ -110,8 +110,13 @@ def to_status(error: errors.FkdError) -> status_pb2.Status:
     return status_pb2.Status(code=code, message=str(error)[:_MAX_DETAIL], details=details)
 
 
-def from_rpc_error(error: grpc.RpcError) -> errors.FkdError:
-    """What a failed gRPC call means in our own terms."""
+def from_rpc_error(error: grpc.RpcError, address: str = "the address") -> errors.FkdError:
+    """What a failed gRPC call means in our own terms.
+
+    Args:
+        error: The failure.
+        address: Who was called, HOST:PORT, for a message.
+    """
     call: Any = error
     code, text = call.code(), call.details() or ""
     try:
@@ -125,6 +130,12 @@ def from_rpc_error(error: grpc.RpcError) -> errors.FkdError:
         pass  # not from a coordinator: something in between answered, and its code says what it can
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
         return errors.TooLargeError(text)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return errors.RefusedError(
+            f"what answers at {address} does not know this call: it is another program, another release, or another "
+            "port of the coordinator (--join has one of its own, by default the main port + 1)",
+            reason="NO_COORDINATOR",
+        )
     busy_or_gone = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,  # gRPC's own: the server is busy, and will not always be
         grpc.StatusCode.UNAVAILABLE,

@@ -7,7 +7,7 @@ import os
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from pydantic_settings import (
 )
 
 from fkd_common.errors import UsageError
+from fkd_common.program import OneSentenceParser
 
 _Settings = TypeVar("_Settings", bound="ProgramSettings")
 
@@ -118,8 +119,8 @@ def _sentence(problem: Any) -> str:
     return f"{place} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised and whose help is short and shows values as they are typed."""
+class _Parser(OneSentenceParser):
+    """A parser whose help is short and shows values as they are typed."""
 
     def __init__(self, program: str, description: str) -> None:
         super().__init__(
@@ -130,9 +131,6 @@ class _Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.add_argument("--version", action="version", version=f"{program} {version('fkd')}")
-
-    def error(self, message: str) -> NoReturn:
-        raise SettingsError(message)
 
     def format_help(self) -> str:
         for action in self._actions:

@@ -36,6 +36,7 @@ class Attendance:
                 client.name,
                 client.session,
                 last_seen=now + self._limit_s,
+                alive=client.ready,  # who had not asked for work is not waited for; any call brings it back
                 ready=client.ready,
                 contributed=client.num_samples is not None,
             )
@@ -112,6 +113,8 @@ class Attendance:
     def leave(self, session: bytes, reason: str = "") -> None:
         """A client goes away on purpose; `reason` names the kind of error, if one made it."""
         client = self.client_of(session)
+        if client.ready:
+            self._journal.client_away(client.name)
         client.alive = client.ready = False
         self._emit(Event("client_left", {"client": client.name, "reason": reason or None}))
 
@@ -119,6 +122,8 @@ class Attendance:
         """Count those as gone of whom nothing has been heard for too long."""
         for client in self.live():
             if now - client.last_seen > self._limit_s:
+                if client.ready:
+                    self._journal.client_away(client.name)
                 client.alive = client.ready = False
                 silent = round(now - client.last_seen, 1)
                 self._emit(Event("client_lost", {"client": client.name, "silent_s": silent}))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
-from fkd_common.errors import ExitCode
+from fkd_common.errors import ExitCode, UsageError
 from fkd_common.logs import configure_logs
 from fkd_common.program import run_program
 from fkd_common.settings import load_settings
@@ -32,6 +33,8 @@ def _main(arguments: list[str]) -> int:
     if arguments and arguments[0] in VERBS:
         module, _, name = VERBS[arguments[0]].partition(":")
         return int(getattr(import_module(module), name)(arguments[1:]))
+    if arguments and not arguments[0].startswith("-"):
+        raise UsageError(_unknown(arguments[0]))
     settings = load_settings(ServerSettings, "fkd-server", arguments)
     if settings.print_config:
         print(settings.to_yaml(), end="")
@@ -40,6 +43,12 @@ def _main(arguments: list[str]) -> int:
 
     configure_logs(settings.log_format)
     return serve(settings)
+
+
+def _unknown(word: str) -> str:
+    meant = get_close_matches(word, VERBS, n=1)
+    advice = f"did you mean {meant[0]}?" if meant else f"expected {', '.join(VERBS)}, or flags to serve with"
+    return f"unknown command {word}: {advice}"
 
 
 if __name__ == "__main__":

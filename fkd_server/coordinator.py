@@ -19,9 +19,8 @@ import numpy as np
 from fkd_common.config import MissedQuorum, RunConfig
 from fkd_common.errors import (
     ConflictError,
-    CorruptTransferError,
+    DamagedFileError,
     FkdError,
-    NotFoundError,
     RefusedError,
     StaleError,
 )
@@ -52,6 +51,9 @@ from fkd_server.run_state import (
     RunOver,
     RunState,
 )
+
+RETRY_S = 0.4
+"""A phase whose closing the disk refused is not folded again before this."""
 
 
 class Coordinator:
@@ -236,7 +238,7 @@ class Coordinator:
             if ready:
                 text += f": {', '.join(ready)}"
             busy = [
-                f"{c.name} is at {c.activity} {c.progress:.0%}"
+                f"{c.name} prepares ({c.progress:.0%})"
                 for c in self.attendance.live()
                 if not c.ready and c.activity
             ]
@@ -364,6 +366,8 @@ class Coordinator:
         ]
 
     def _close_if_due(self, phase: OpenPhase, now: float) -> bool:
+        if now < phase.retry_at:
+            return False
         work = self._at_work()
         enough = len(phase.uploads) >= work.quorum
         # A silent client may come back before the deadline; one that reported failure will not.
@@ -384,9 +388,10 @@ class Coordinator:
                 Event("phase_extended", {**self._place(phase.key), "waiting_for": self.waiting_for(now)})
             )
         else:
-            reasons = "".join(f"; {name}: {detail}" for name, detail in sorted(phase.failed.items()))
+            # All clients are told this: who failed, but not in whose words.
+            failed = f"; {', '.join(sorted(phase.failed))} failed" if phase.failed else ""
             when = " at the deadline" if due else ""
-            detail = f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {work.quorum}{reasons}"
+            detail = f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {work.quorum}{failed}"
             self.abort(detail[:MAX_DETAIL])
         return True
 
@@ -421,8 +426,9 @@ class Coordinator:
                 self.abort(f"{phase.key} has no aggregate: {error}")
                 return
             outcome = {"skipped": f"no aggregate: {error}"}
-        except (CorruptTransferError, NotFoundError) as error:
+        except DamagedFileError as error:
             self._method.restore(before)
+            phase.retry_at = now + RETRY_S
             raise OSError(
                 errno.EIO, str(error)
             ) from error  # a file of ours: the disk's trouble, not the run's
@@ -432,11 +438,13 @@ class Coordinator:
             return
         except OSError:
             self._method.restore(before)
+            phase.retry_at = now + RETRY_S
             raise
         try:
             self._end_phase(phase, now, outcome)
         except OSError:
             self._method.restore(before)
+            phase.retry_at = now + RETRY_S
             raise
 
     def _end_phase(self, phase: OpenPhase, now: float, outcome: Mapping[str, Json]) -> None:

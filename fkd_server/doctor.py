@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fkd_common.artifacts import BlobStore
-from fkd_common.errors import CorruptTransferError, DataError, ExitCode, NotFoundError, UsageError
-from fkd_server.method.federated_method import TensorUpload
+from fkd_common.errors import DataError, ExitCode, UsageError
+from fkd_common.program import OneSentenceParser
 from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
-from fkd_server.resume import unfinished_runs
+from fkd_server.resume import is_whole, put_back, unfinished_runs
 from fkd_server.run_folder import RunFolder
-from fkd_server.run_state import PhaseKey
-from fkd_server.store import DATABASE, PREVIOUS, RunStore, check_database, restore_previous
+from fkd_server.run_state import PhaseKey, Position
+from fkd_server.store import (
+    DATABASE,
+    PREVIOUS,
+    RunStore,
+    check_database,
+    has_begun,
+    read_position,
+    restore_previous,
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Finding:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the subcommand; 0 if everything is whole (or was mended), 3 if not."""
-    parser = argparse.ArgumentParser(
+    parser = OneSentenceParser(
         prog="fkd-server doctor",
         description="Check the state of a run that is not being served: database, artifacts, accepted uploads.",
     )
@@ -49,8 +56,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     given = parser.parse_args(arguments)
     folder = given.folder or next(reversed(unfinished_runs(Path("run"))), None)
-    if folder is None or not folder.is_dir():
-        raise UsageError(f"{folder or 'run'}: no run folder there; name one: fkd-server doctor FOLDER")
+    if folder is None:
+        raise UsageError("no unfinished run in ./run: name a run's folder (fkd-server doctor FOLDER)")
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no run folder there; name one: fkd-server doctor FOLDER")
     findings = examine(folder, repair=given.repair)
     if given.json:
         for finding in findings:
@@ -66,19 +75,23 @@ def examine(folder: Path, *, repair: bool = False) -> list[Finding]:
     Raises:
         UsageError: A coordinator serves the run.
     """
-    if not (folder / DATABASE).exists() and not (folder / PREVIOUS).exists():
+    if not (folder / DATABASE).exists() and not has_begun(folder):
         raise UsageError(f"{folder} holds no run: there is no {DATABASE} in it")
-    held = RunFolder(folder)
+    held = RunFolder(folder, advice="stop it first")
     try:
         findings = [_database(folder, repair)]
         if findings[0].trouble and not findings[0].mended:
             return findings
         store = RunStore.open(folder)
         try:
-            findings += [*_artifacts(folder, store, repair), *_uploads(store, repair)]
+            setup, parts = _setup(folder, store, repair), _parts(store.blobs, store.position())
+            earlier = _earlier(folder, store.blobs) if any(part.trouble for part in parts) else None
+            uploads = [] if earlier else list(_uploads(store, repair))
         finally:
             store.close()
-        return findings
+        if earlier is not None:
+            parts = [_gone_back(folder, part, earlier, repair) for part in parts]
+        return [*findings, *setup, *parts, *uploads]
     finally:
         held.release()
 
@@ -107,34 +120,58 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _artifacts(folder: Path, store: RunStore, repair: bool) -> Iterator[Finding]:
-    """Extractor, anchors, and what the method's snapshot refers to."""
-    description, position = store.description(), store.position()
-    if description is None:
-        yield Finding("run", str(folder / DATABASE), "the run never began", "give --new-run")
-        return
+def _setup(folder: Path, store: RunStore, repair: bool) -> list[Finding]:
+    """Extractor and anchors."""
+    description = store.description()
+    assert description is not None
+    findings = []
     for name, artifact, file in (
         ("extractor", description.extractor, EXTRACTOR_FILE),
         ("anchors", description.anchors, ANCHORS_FILE),
     ):
-        trouble = _trouble(store.blobs, artifact.sha256)
-        remedy, source = f"put a copy of {file} of the prepared folder there", folder / "prepared" / file
-        mended = bool(trouble) and repair and _put_back(store.blobs, artifact.sha256, source)
-        if mended:
-            remedy = f"copied from {source}"
-        yield Finding(
-            name, str(store.blobs.path(artifact.sha256)), trouble, remedy if trouble else "", mended
+        path, source = str(store.blobs.path(artifact.sha256)), folder / "prepared" / file
+        trouble, remedy, mended = _trouble(store.blobs, artifact.sha256), "", False
+        if trouble:
+            remedy = (
+                f"start with --prepared and the folder that has the same {file}, or put a copy of that there"
+            )
+            mended = repair and put_back(store.blobs, artifact.sha256, source)
+        findings.append(Finding(name, path, trouble, f"copied from {source}" if mended else remedy, mended))
+    return findings
+
+
+def _parts(blobs: BlobStore, at: Position) -> list[Finding]:
+    """What the method's snapshot refers to: the global model, mostly."""
+    referred = _referred({name: value for name, value in at.method.items() if name != "retired"})
+    return [
+        Finding(
+            name,
+            str(blobs.path(sha256)),
+            trouble := _trouble(blobs, sha256),
+            "restore it from a backup, or give --new-run" if trouble else "",
         )
-    for name, sha256 in _referred({k: v for k, v in position.method.items() if k != "retired"}):
-        trouble = _trouble(store.blobs, sha256)
-        remedy = "restore it from a backup, or give --new-run" if trouble else ""
-        yield Finding(name, str(store.blobs.path(sha256)), trouble, remedy)
+        for name, sha256 in referred
+    ]
 
 
-def _put_back(blobs: BlobStore, sha256: str, source: Path) -> bool:
-    """Replace a damaged artifact by the file it was made from, if that is still the same."""
-    blobs.remove(sha256)
-    return source.is_file() and blobs.adopt(source).sha256 == sha256
+def _earlier(folder: Path, blobs: BlobStore) -> Position | None:
+    """Where the copy of the state stands, if everything it refers to is whole."""
+    try:
+        at = read_position(folder / PREVIOUS)
+    except (sqlite3.DatabaseError, DataError):
+        return None
+    return None if any(part.trouble for part in _parts(blobs, at)) else at
+
+
+def _gone_back(folder: Path, part: Finding, earlier: Position, repair: bool) -> Finding:
+    """A damaged part of the model does not matter to a run that goes on from an earlier round."""
+    if not part.trouble:
+        return part
+    done = repair and (
+        not (folder / PREVIOUS).exists() or restore_previous(folder, f"{part.what} is {part.trouble}")
+    )
+    where = f"the end of round {earlier.round}, from where the run goes on"
+    return replace(part, remedy=f"{'went' if done else '--repair goes'} back to {where}", mended=done)
 
 
 def _uploads(store: RunStore, repair: bool) -> Iterator[Finding]:
@@ -144,25 +181,22 @@ def _uploads(store: RunStore, repair: bool) -> Iterator[Finding]:
         return
     key = PhaseKey(at.round, at.open.phase)
     for client, content in store.uploads_for(key).items():
-        if not isinstance(content, TensorUpload):
+        artifact = getattr(content, "artifact", None)
+        if artifact is None:
             continue
-        trouble = _trouble(store.uploads, content.artifact.sha256)
+        trouble = _trouble(store.uploads, artifact.sha256)
         remedy = "--repair forgets it: the site is asked again" if trouble else ""
         if trouble and repair:
             store.forget_upload(key, client)
             remedy = "forgotten: the site is asked again"
-        path = str(store.uploads.path(content.artifact.sha256))
+        path = str(store.uploads.path(artifact.sha256))
         yield Finding(f"{client}'s upload for {key}", path, trouble, remedy, bool(trouble) and repair)
 
 
 def _trouble(blobs: BlobStore, sha256: str) -> str:
-    try:
-        blobs.check(sha256)
-    except NotFoundError:
+    if not blobs.has(sha256):
         return "missing"
-    except CorruptTransferError:
-        return "damaged"
-    return ""
+    return "" if is_whole(blobs, sha256) else "damaged"
 
 
 def _referred(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -179,8 +213,8 @@ def _referred(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _print(findings: list[Finding]) -> None:
-    table = Table("", "what", "file", "trouble", "remedy", box=None)
+    table = Table("", "what", "trouble", "remedy", Column("file", overflow="fold"), box=None)
     for finding in findings:
         mark = "ok" if not finding.trouble else "mended" if finding.mended else "LOST"
-        table.add_row(mark, finding.what, finding.path, finding.trouble, finding.remedy)
+        table.add_row(mark, finding.what, finding.trouble, finding.remedy, finding.path)
     Console().print(table)

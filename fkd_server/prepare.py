@@ -6,7 +6,6 @@ coordinator on a machine without torch serves a folder prepared elsewhere.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import subprocess
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from fkd_common.artifacts import Artifact, BlobStore, write_atomically
 from fkd_common.errors import DataError, ExitCode, FkdError
 from fkd_common.logs import LogFormat, configure_logs
+from fkd_common.program import OneSentenceParser
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
 
 CLASSES_KEY = "fkd.classes"
@@ -42,7 +42,7 @@ class PreparedRun:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the subcommand; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = OneSentenceParser(
         prog="fkd-server prepare",
         description="Build the extractor artifact and embed the anchors (needs torch), for --prepared.",
     )

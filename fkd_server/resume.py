@@ -7,20 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
 from fkd_common.errors import (
-    CorruptTransferError,
+    DamagedFileError,
     DataError,
     InvalidUploadError,
-    NotFoundError,
     RefusedError,
     UsageError,
 )
 from fkd_common.identifiers import check_run_id, new_run_id
+from fkd_server.method.federated_method import UploadContent
 from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
+from fkd_server.run_state import PhaseKey
 from fkd_server.settings import ServerSettings
-from fkd_server.store import DATABASE, RunDescription
+from fkd_server.store import DATABASE, RunDescription, RunStore
 
 SUMMARY = "summary.json"
 """A run is finished when it has one."""
@@ -54,8 +57,14 @@ def unfinished_runs(runs: Path) -> list[Path]:
     began = [folder for folder in runs.iterdir() if (folder / DATABASE).is_file()]
     return sorted(
         (folder for folder in began if not (folder / SUMMARY).exists()),
-        key=lambda folder: (folder / DATABASE).stat().st_mtime,
+        key=_last_active,
     )
+
+
+def _last_active(folder: Path) -> float:
+    """When its state was last written, which may be in the write-ahead log alone; wall-clock seconds."""
+    files = (folder / DATABASE, folder / f"{DATABASE}-wal")
+    return max(file.stat().st_mtime for file in files if file.exists())
 
 
 def check_same(stored: RunDescription, settings: ServerSettings) -> None:
@@ -90,6 +99,53 @@ def sources_of(settings: ServerSettings, stored: RunDescription | None = None) -
     return {name: _digest(settings.prepared / file) for name, file in files.items()}
 
 
+def put_back_setup(began: RunDescription, blobs: BlobStore, *sources: Path | None) -> None:
+    """Replace a damaged extractor or anchor artifact by the file it was made from, where that is still the same."""
+    for artifact, file in ((began.extractor, EXTRACTOR_FILE), (began.anchors, ANCHORS_FILE)):
+        if is_whole(blobs, artifact.sha256):
+            continue
+        for source in sources:
+            if source is not None and put_back(blobs, artifact.sha256, source / file):
+                structlog.get_logger().warning("artifact_restored", file=file, source=str(source))
+                break
+
+
+def put_back(blobs: BlobStore, sha256: str, source: Path) -> bool:
+    """Replace a damaged blob by a file, if that file is what the blob was; says whether it did."""
+    if not source.is_file() or _digest(source) != sha256:
+        return False
+    blobs.remove(sha256)
+    blobs.adopt(source)
+    return True
+
+
+def is_whole(blobs: BlobStore, sha256: str) -> bool:
+    """Whether a blob is there and matches its name."""
+    try:
+        blobs.check(sha256)
+    except DamagedFileError:
+        return False
+    return True
+
+
+def whole_uploads(store: RunStore, key: PhaseKey) -> dict[str, UploadContent]:
+    """Accepted uploads of a phase; one whose file is damaged is forgotten, so that its site is asked again."""
+    uploads = store.uploads_for(key)
+    for client, content in list(uploads.items()):
+        artifact = getattr(content, "artifact", None)
+        if artifact is None or is_whole(store.uploads, artifact.sha256):
+            continue
+        store.forget_upload(key, client)
+        del uploads[client]
+        structlog.get_logger().error(
+            "upload_lost",
+            client=client,
+            file=str(store.uploads.path(artifact.sha256)),
+            detail="its file is missing or damaged: the site is asked again",
+        )
+    return uploads
+
+
 def check_blobs(folder: Path, blobs: BlobStore, needed: Mapping[str, str]) -> None:
     """Refuse to go on with a missing or damaged file.
 
@@ -104,7 +160,7 @@ def check_blobs(folder: Path, blobs: BlobStore, needed: Mapping[str, str]) -> No
     for sha256, what in needed.items():
         try:
             blobs.check(sha256)
-        except (NotFoundError, CorruptTransferError) as error:
+        except DamagedFileError as error:
             raise DataError(
                 f"{what} of run {folder.name} is lost: {error}; `fkd-server doctor {folder}` says what can be done"
             ) from error

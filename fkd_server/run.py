@@ -13,12 +13,19 @@ from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.tensors import decode
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluator
-from fkd_server.method.federated_method import Json, SecureUpload, TensorUpload
+from fkd_server.method.federated_method import Json
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.method.secure_fkd_rtm import method_for
 from fkd_server.prepare import Cancel, load_prepared, prepare_in_child
 from fkd_server.recorder import Recorder
-from fkd_server.resume import check_blobs, check_same, folder_for, sources_of
+from fkd_server.resume import (
+    check_blobs,
+    check_same,
+    folder_for,
+    put_back_setup,
+    sources_of,
+    whole_uploads,
+)
 from fkd_server.run_folder import RunFolder, bytes_per_client, process_usage
 from fkd_server.run_state import PhaseKey, Position, RunState
 from fkd_server.service import CoordinatorService, RunIdentity
@@ -116,12 +123,16 @@ def assemble(settings: ServerSettings, cache: Path, cancel: Cancel | None = None
         raise
     began = store.description()
     try:
+        fresh = began is None
         if began is None:
             began = _begin(settings, folder, store, cancel or Cancel())
-            return _wire(settings, began, folder, store, cache)
-        check_same(began, settings)
+        else:
+            check_same(began, settings)
+            put_back_setup(began, store.blobs, settings.prepared, folder.path / "prepared")
+        folder.write_config(settings.run_config(), began.classes)
         run = _wire(settings, began, folder, store, cache)
-        _resume(run, began)
+        if not fresh:
+            _resume(run)
         return run
     except BaseException:
         started = store.description() is not None
@@ -145,7 +156,6 @@ def _begin(settings: ServerSettings, folder: RunFolder, store: RunStore, cancel:
             _shard_folder(public, "public")
         prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads, cancel)
     artifacts = load_prepared(prepared, store.blobs)
-    folder.write_config(config, artifacts.classes)
     description = RunDescription(
         folder.path.name,
         config.model_dump(mode="json"),
@@ -195,7 +205,7 @@ def _wire(
     )
 
 
-def _resume(run: Run, began: RunDescription) -> None:
+def _resume(run: Run) -> None:
     """Take up the run where its last durable step left it.
 
     Raises:
@@ -203,13 +213,7 @@ def _resume(run: Run, began: RunDescription) -> None:
     """
     at, uploads = run.store.position(), {}
     if at.open is not None:
-        uploads = run.store.uploads_for(PhaseKey(at.round, at.open.phase))
-    sent = {
-        u.artifact.sha256: f"{name}'s upload"
-        for name, u in uploads.items()
-        if isinstance(u, TensorUpload | SecureUpload)
-    }
-    check_blobs(run.folder.path, run.store.uploads, sent)
+        uploads = whole_uploads(run.store, PhaseKey(at.round, at.open.phase))
     run.recorder.resume()
     run.coordinator.resume(at, run.store.clients(), uploads, time.monotonic())
     check_blobs(

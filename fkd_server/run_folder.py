@@ -22,7 +22,7 @@ from fkd_common.model_file import ModelParts, encode_model
 from fkd_server.method.federated_method import Json
 from fkd_server.model_card import model_card
 from fkd_server.resume import SUMMARY
-from fkd_server.store import PREVIOUS
+from fkd_server.store import CONFIG, PREVIOUS
 
 LOCK = "lock"
 """Locked by the coordinator that serves the run; holds its process id."""
@@ -31,13 +31,22 @@ LOCK = "lock"
 class RunFolder:
     """The folder of one run, held by one coordinator at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, advice: str = "stop that one, or give this one --new-run or another --runs folder"
+    ) -> None:
         """Make the folder, or take it over, and lock it; the lock ends with the process, however it ends.
+
+        Args:
+            path: The folder.
+            advice: What to do if another coordinator holds it.
 
         Raises:
             UsageError: Another coordinator holds it, or it cannot be made.
         """
         self.path = path
+        self._made = not path.exists()
+        if not self._made and path.is_dir() and not (path / LOCK).exists() and any(path.iterdir()):
+            raise UsageError(f"{path} holds other files than a run's: choose another --run-id or --runs")
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = (path / LOCK).open("a+")
@@ -46,10 +55,12 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                raise UsageError(f"run folder {path} cannot be locked: {error.strerror}") from error
             self._lock.seek(0)
+            pid = self._lock.read().strip() or "unknown"
             raise UsageError(
-                f"run {path} is served by another fkd-server (process {self._lock.read().strip() or 'unknown'}): stop "
-                "that one, or give this one --new-run or another --runs folder"
+                f"run {path} is served by another fkd-server (process {pid}): {advice}"
             ) from error
         self._lock.truncate(0)
         self._lock.write(f"{os.getpid()}\n")
@@ -60,8 +71,9 @@ class RunFolder:
         self._lock.close()
 
     def remove(self) -> None:
-        """Remove the folder of a run that never started."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder of a run that never started, if this process made it."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
     def remove_working_folders(self) -> None:
@@ -74,7 +86,7 @@ class RunFolder:
         """The configuration the run was started with, as a file that ``--config`` takes."""
         text = f"# sha256 {config.sha256()}\n# classes: {', '.join(classes)}\n"
         text += yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        write_atomically(self.path / "config.yaml", text.encode())
+        write_atomically(self.path / CONFIG, text.encode())
 
     def write_rounds(self, records: Sequence[Mapping[str, Json]]) -> None:
         """All lines so far, in the place of what an earlier process had written."""

@@ -131,6 +131,9 @@ class Journal(Protocol):
     def client_joined(self, name: str, session: bytes) -> None:
         """A session begins; the client's earlier one ends."""
 
+    def client_away(self, name: str) -> None:
+        """A client has left, or fallen silent."""
+
     def client_forgotten(self, name: str) -> None:
         """A client that never contributed makes room for others."""
 
@@ -184,5 +187,7 @@ class OpenPhase:
     key: PhaseKey
     opened: float
     deadline: float
+    retry_at: float = 0.0
+    """Not to be closed before: the disk refused."""
     uploads: dict[str, UploadContent] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)

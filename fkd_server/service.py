@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from fkd_common.artifacts import Artifact
 from fkd_common.errors import (
     CorruptTransferError,
+    DamagedFileError,
     FkdError,
     ForbiddenError,
     InvalidUploadError,
@@ -51,7 +52,7 @@ from fkd_server.method.federated_method import NoUpload, SecureUpload, TensorUpl
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
 from fkd_server.spool import UploadSpool, verified
-from fkd_server.store import RunStore
+from fkd_server.store import RunStore, TakenOverError
 from fkd_server.validation import Background, UploadRules, check_blob_size
 
 _Seen = TypeVar("_Seen")
@@ -170,8 +171,14 @@ class CoordinatorService:
                     ) from error
                 response = self._answer(method.name, request, call, peer)
             except (FkdError, OSError) as error:
-                self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
+                if not call.booked:
+                    self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
                 failpoint("call.refused")
+                if isinstance(error, DamagedFileError):
+                    self._say_disk(str(error))
+                    raise UnreachableError(
+                        "the coordinator has lost a file it needs", reason="STORAGE"
+                    ) from error
                 if isinstance(error, FkdError):
                     raise
                 raise UnreachableError(
@@ -206,10 +213,16 @@ class CoordinatorService:
             if self._clock() - self._ledger_saved >= SAVE_LEDGER_S:
                 self._store.save_ledger()
                 self._ledger_saved = self._clock()
+        except TakenOverError as error:
+            raise RefusedError(f"{error}: this one stops", reason="TAKEN_OVER") from error
         except OSError as error:
-            if self._clock() - self._disk_complained >= SAY_DISK_S:
-                self._disk_complained = self._clock()
-                structlog.get_logger().error("disk_refuses", detail=str(error), retrying=True)
+            self._say_disk(str(error))
+
+    def _say_disk(self, detail: str) -> None:
+        """Trouble of our own disk is said every so often, for as long as it lasts."""
+        if self._clock() - self._disk_complained >= SAY_DISK_S:
+            self._disk_complained = self._clock()
+            structlog.get_logger().error("disk_refuses", detail=detail, retrying=True)
 
     def abort(self, detail: str) -> None:
         """End the run; clients learn it at their next call."""
@@ -351,6 +364,8 @@ class CoordinatorService:
                 f"chunk {request.offset}+{request.length} of an artifact of {artifact.size} bytes",
                 reason="OUT_OF_RANGE",
             )
+        if request.offset == 0:  # once per download: what is damaged here is our trouble, not the client's
+            self._store.blobs.check(sha256)
         data = self._store.blobs.read_chunk(sha256, request.offset, request.length)
         call.payload_down = artifact.payload_in(request.offset, len(data))
         return pb.GetChunkResponse(data=data)

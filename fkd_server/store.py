@@ -31,11 +31,16 @@ from fkd_server.run_state import ClosedPhase, KnownClient, PhaseKey, Position
 
 DATABASE = "state.db"
 PREVIOUS = "state.previous.db"
+CONFIG = "config.yaml"
+"""Written when a run has begun, for people."""
 
 _COUNTS = ", ".join(field.name for field in fields(ByteCount))
 _MIGRATIONS: tuple[str, ...] = (
     f"""
-    CREATE TABLE run (only INTEGER PRIMARY KEY CHECK (only = 1), description TEXT NOT NULL, position TEXT NOT NULL);
+    CREATE TABLE run (
+        only INTEGER PRIMARY KEY CHECK (only = 1), description TEXT NOT NULL, position TEXT NOT NULL,
+        epoch INTEGER NOT NULL
+    );
     CREATE TABLE clients (
         name TEXT PRIMARY KEY, session BLOB NOT NULL, num_samples INTEGER, ready INTEGER NOT NULL
     );
@@ -49,6 +54,10 @@ _MIGRATIONS: tuple[str, ...] = (
     """,
 )
 """What brings a database from each schema version to the next; its version is how many have been applied."""
+
+
+class TakenOverError(OSError):
+    """Another process opened the state after this one: nothing can be written here any more."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,15 @@ class RunStore:
         self._lock = threading.RLock()
         for client, round_number, phase, *counts in database.execute("SELECT * FROM ledger"):
             self.ledger.book(LedgerKey(client, round_number, phase), ByteCount(*counts))
-        self.ledger.saved()
+        self.ledger.saved(self.ledger.changed())
+        self._epoch = 0
+        with self._transaction("open") as writing:  # from here on whoever had the run before cannot write
+            writing.execute("UPDATE run SET epoch = epoch + 1")
+            self._epoch = self._stored_epoch()
+
+    def _stored_epoch(self) -> int:
+        row = self._database.execute("SELECT epoch FROM run").fetchone()
+        return int(row[0]) if row else 0
 
     @classmethod
     def open(cls, folder: Path) -> RunStore:
@@ -95,6 +112,8 @@ class RunStore:
         """
         path = folder / DATABASE
         try:
+            if has_begun(folder):
+                check_database(path)
             database = _connect(path)
         except sqlite3.OperationalError as error:
             raise DataError(f"{path} cannot be opened: {error}") from error
@@ -178,7 +197,7 @@ class RunStore:
         """A run starts."""
         values = (_DESCRIPTION.dump_json(description).decode(), _POSITION.dump_json(at).decode())
         with self._transaction("begin") as database:
-            database.execute("INSERT INTO run VALUES (1, ?, ?)", values)
+            database.execute("INSERT INTO run VALUES (1, ?, ?, ?)", (*values, self._epoch))
 
     def client_joined(self, name: str, session: bytes) -> None:
         """See :meth:`Journal.client_joined`."""
@@ -188,6 +207,11 @@ class RunStore:
                 "ON CONFLICT (name) DO UPDATE SET session = excluded.session, ready = 0",
                 (name, session),
             )
+
+    def client_away(self, name: str) -> None:
+        """See :meth:`Journal.client_away`."""
+        with self._transaction("away") as database:
+            database.execute("UPDATE clients SET ready = 0 WHERE name = ?", (name,))
 
     def client_forgotten(self, name: str) -> None:
         """See :meth:`Journal.client_forgotten`."""
@@ -228,11 +252,13 @@ class RunStore:
             if round_record is not None:
                 values = (round_record["round"], json.dumps(round_record))
                 database.execute("INSERT INTO rounds (round, record) VALUES (?, ?)", values)
-        # What no row refers to any more goes after the rows have gone: a crash here leaves files, never gaps.
-        if closed is not None:
-            self.sweep(to, keep)
-        if round_record is not None:
-            self._keep_copy()
+        # What no row refers to any more goes after the rows have gone: a crash here leaves files, never gaps. The
+        # step is made: whatever is wrong with the disk now must not undo it in memory.
+        with contextlib.suppress(OSError, sqlite3.Error):
+            if closed is not None:
+                self.sweep(to, keep)
+            if round_record is not None:
+                self._keep_copy()
 
     def set_accuracy(self, round_number: int, accuracy: Mapping[str, Any]) -> None:
         """A closed round has been scored."""
@@ -281,10 +307,13 @@ class RunStore:
         with self._lock:
             try:
                 self._database.execute("BEGIN IMMEDIATE")
+                if self._epoch and self._stored_epoch() not in (0, self._epoch):
+                    raise TakenOverError(f"another fkd-server has taken over the run in {self._folder}")
                 yield self._database
+                booked = self.ledger.changed()
                 self._database.executemany(
                     "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    [(*astuple(key), *astuple(count)) for key, count in self.ledger.changed()],
+                    [(*astuple(key), *astuple(count)) for key, count in booked],
                 )
                 failpoint(f"{name}.committing")
                 self._database.execute("COMMIT")
@@ -297,7 +326,7 @@ class RunStore:
             except BaseException:
                 self._roll_back()
                 raise
-            self.ledger.saved()
+            self.ledger.saved(booked)
             failpoint(f"{name}.committed")
 
     def _roll_back(self) -> None:
@@ -311,6 +340,7 @@ class RunStore:
         temporary, copy = self._folder / f"{PREVIOUS}.unfinished", self._folder / PREVIOUS
         try:
             temporary.unlink(missing_ok=True)
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             with self._lock, contextlib.closing(sqlite3.connect(temporary)) as target:
                 self._database.backup(target)
             with temporary.open("rb") as file:
@@ -323,16 +353,23 @@ class RunStore:
             structlog.get_logger().warning("state_not_copied", detail=str(error))
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether a run began in this folder, whatever has become of its database."""
+    return (folder / PREVIOUS).exists() or (folder / CONFIG).exists()
+
+
 def check_database(path: Path) -> None:
     """Look whether a database is there, whole and of a schema this release knows.
 
     Raises:
-        sqlite3.DatabaseError: It is missing or damaged.
+        sqlite3.DatabaseError: It is missing, damaged or empty.
         DataError: A newer release made it.
     """
     if not path.is_file():
-        raise sqlite3.DatabaseError("missing")
-    _connect(path).close()
+        raise sqlite3.DatabaseError("it is missing")
+    with contextlib.closing(_connect(path)) as database:
+        if database.execute("SELECT 1 FROM run").fetchone() is None:
+            raise sqlite3.DatabaseError("it holds no run")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -342,7 +379,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         sqlite3.DatabaseError: It is damaged.
         DataError: A newer release made it.
     """
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
@@ -365,6 +402,18 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
+def read_position(path: Path) -> Position:
+    """Where the run of a database stands.
+
+    Raises:
+        sqlite3.DatabaseError: It is missing, damaged or empty.
+        DataError: A newer release made it.
+    """
+    check_database(path)
+    with contextlib.closing(_connect(path)) as database:
+        return _POSITION.validate_json(database.execute("SELECT position FROM run").fetchone()[0])
+
+
 def restore_previous(folder: Path, damage: str) -> bool:
     """Put the copy of the last closed round in the place of a damaged database, which is kept beside it."""
     copy, path = folder / PREVIOUS, folder / DATABASE
@@ -374,15 +423,15 @@ def restore_previous(folder: Path, damage: str) -> bool:
         check_database(copy)
     except sqlite3.DatabaseError:
         return False
-    kept = f"{DATABASE}.damaged"
+    kept = path.with_name(f"{DATABASE}.damaged") if path.exists() else None
     for ending in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
-            (folder / f"{DATABASE}{ending}").replace(folder / f"{kept}{ending}")
+            (folder / f"{DATABASE}{ending}").replace(folder / f"{DATABASE}.damaged{ending}")
     write_atomically(path, copy.read_bytes())
     structlog.get_logger().error(
         "state_restored",
         damage=damage,
-        kept=str(folder / kept),
+        kept=str(kept) if kept else None,
         detail="the run goes on from the last closed round; sites are asked again for what they sent since",
     )
     return True

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fkd_common.errors import DataError, ExitCode
-from fkd_common.program import run_program
+from fkd_common.program import OneSentenceParser, run_program
 from fkd_shards.bad_images import DEFAULT_MAX_BAD
 from fkd_shards.json_files import Manifest
 from fkd_shards.partitions import Partition
@@ -32,16 +32,17 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         An :class:`~fkd_common.errors.ExitCode`.
     """
-    try:
-        flags = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has printed usage or help
-        return int(stop.code or 0)
+    return run_program("fkd-shards", "shards", lambda: _main(argv))
+
+
+def _main(argv: list[str] | None) -> int:
+    flags = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = flags.command
-    return run_program("fkd-shards", "shards", lambda: command(flags))
+    return command(flags)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fkd-shards", description="Image data sets as shards for clients.")
+def _parser() -> OneSentenceParser:
+    parser = OneSentenceParser(prog="fkd-shards", description="Image data sets as shards for clients.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     create = commands.add_parser("create", help="divide a data set among clients", allow_abbrev=False)
     create.set_defaults(command=_create)

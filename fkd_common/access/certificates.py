@@ -26,6 +26,9 @@ from fkd_common.identifiers import check_client_name
 MAX_FILE_BYTES = 1 << 20
 """Largest certificate or key file that is read."""
 
+OPERATOR_COMMAND = "`fkd-server certs issue NAME --role operator --out DIR`"
+"""What makes an operator's certificate."""
+
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """What ``cryptography`` raises for bytes that are no certificate, key or request: it has no common base."""
 
@@ -91,6 +94,12 @@ def holder_of(certificate: x509.Certificate) -> Holder:
         ) from error
 
 
+_HOW_TO_RENEW = {
+    Role.CLIENT: "ask the coordinator's operator for a new one, or for a token for --join",
+    Role.OPERATOR: f"make a new one where the coordinator is, with {OPERATOR_COMMAND}",
+}
+
+
 def check_period(holder: Holder, now: datetime) -> None:
     """Refuse a certificate outside its period, by the clock of this machine.
 
@@ -100,7 +109,7 @@ def check_period(holder: Holder, now: datetime) -> None:
     if now > holder.not_after:
         raise UnauthenticatedError(
             f"the certificate of {holder.name} expired at {holder.not_after:%Y-%m-%d %H:%M} UTC, and it is "
-            f"{now:%Y-%m-%d %H:%M} here: renew it, or set the clock",
+            f"{now:%Y-%m-%d %H:%M} here: {_HOW_TO_RENEW[holder.role]}, or set the clock",
             reason="CERTIFICATE_EXPIRED",
         )
     if now < holder.not_before:
@@ -130,19 +139,27 @@ class FileNames:
     key: tuple[str, ...]
     made_by: str
     """The command that makes them."""
+    renewed_by: str
+    """The command that replaces certificate and key where the authority is whole."""
+
+    def remedy(self, path: Path) -> str:
+        """The command that makes one of the files anew."""
+        return self.made_by if path.name in self.ca else self.renewed_by
 
 
+_ISSUED = "`fkd-server certs issue NAME`, or by --join @TOKENFILE"
 CLIENT_FILES = FileNames(
-    ("ca.pem", "ca.crt"),
-    ("cert.pem", "tls.crt"),
-    ("key.pem", "tls.key"),
-    "`fkd-server certs issue NAME`, or --join",
+    ("ca.pem", "ca.crt"), ("cert.pem", "tls.crt"), ("key.pem", "tls.key"), _ISSUED, _ISSUED
+)
+OPERATOR_FILES = FileNames(
+    CLIENT_FILES.ca, CLIENT_FILES.certificate, CLIENT_FILES.key, OPERATOR_COMMAND, OPERATOR_COMMAND
 )
 SERVER_FILES = FileNames(
     ("ca.pem", "ca.crt"),
     ("server.pem", "tls.crt"),
     ("server.key", "tls.key"),
     "`fkd-server certs init`",
+    "`fkd-server certs renew --host NAME`",
 )
 
 Stamp = tuple[tuple[int, int, int], ...]
@@ -174,18 +191,25 @@ class Credentials:
         paths = _paths(folder, names)
         stamp = stamp_of(paths)
         ca, chain, key = (_read(path) for path in paths)
+        at = paths[0]
         try:
             x509.load_pem_x509_certificates(ca)
+            at = paths[1]
             certificate = x509.load_pem_x509_certificates(chain)[0]
-            public = _public_bytes(load_pem_private_key(key, password=None).public_key())
             certified = _public_bytes(certificate.public_key())
+            at = paths[2]
+            public = _public_bytes(load_pem_private_key(key, password=None).public_key())
         except UNREADABLE as error:
+            kind = "key without a password" if at == paths[2] else "certificate"
             raise UsageError(
-                f"--tls {folder}: not PEM certificates and an unencrypted PEM key ({_first_line(error)}); "
-                f"made by {names.made_by}"
+                f"{at} is damaged, or is no {kind} in PEM: put back a copy, or have it made anew by "
+                f"{names.remedy(at)}"
             ) from error
         if public != certified:
-            raise UsageError(f"--tls {folder}: {paths[2].name} is not the key of {paths[1].name}")
+            raise UsageError(
+                f"--tls {folder}: {paths[2].name} is not the key of {paths[1].name}; both are made by "
+                f"{names.renewed_by}"
+            )
         return cls(ca, chain, key, certificate, paths, stamp)
 
     def changed(self, folder: Path, names: FileNames) -> bool:
@@ -249,7 +273,9 @@ def _paths(folder: Path, names: FileNames) -> tuple[Path, Path, Path]:
         for name in candidates:
             if (folder / name).exists():
                 return folder / name
-        raise UsageError(f"--tls {folder}: no {candidates[0]} there; made by {names.made_by}")
+        raise UsageError(
+            f"--tls {folder}: no {candidates[0]} there; made by {names.remedy(folder / candidates[0])}"
+        )
 
     return find(names.ca), find(names.certificate), find(names.key)
 
@@ -267,7 +293,3 @@ def _read(path: Path) -> bytes:
 
 def _public_bytes(key: object) -> bytes:
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined, no-any-return]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:120] or type(error).__name__

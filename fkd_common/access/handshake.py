@@ -13,7 +13,14 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fkd_common.access.certificates import Credentials, check_period, holder_of, utc_now
+from fkd_common.access.certificates import (
+    CLIENT_FILES,
+    Credentials,
+    FileNames,
+    check_period,
+    holder_of,
+    utc_now,
+)
 from fkd_common.addresses import split_address
 from fkd_common.errors import FkdError, UnauthenticatedError, UnreachableError
 
@@ -33,8 +40,13 @@ class _Seen(Enum):
     NOTHING = "no connection, or no answer"
 
 
-def why_plain_text_fails(address: str) -> FkdError | None:
-    """Whether a plain-text connection fails because the coordinator speaks TLS; None if that is not it."""
+def why_plain_text_fails(address: str, names: FileNames = CLIENT_FILES) -> FkdError | None:
+    """Whether a plain-text connection fails because the coordinator speaks TLS; None if that is not it.
+
+    Args:
+        address: Of the coordinator, HOST:PORT.
+        names: The files that this caller needs, for advice.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # to learn that it speaks TLS; nothing is sent
@@ -45,14 +57,19 @@ def why_plain_text_fails(address: str) -> FkdError | None:
     if seen not in (_Seen.WELCOME, _Seen.CLOSED):
         return None
     return UnauthenticatedError(
-        f"the coordinator at {address} expects TLS: give --tls FOLDER with ca.pem, cert.pem and key.pem "
-        "(made there by `fkd-server certs issue NAME`), or --join with a token",
+        f"the coordinator at {address} expects TLS: give --tls FOLDER with ca.pem, cert.pem and key.pem, "
+        f"made there by {names.made_by}",
         reason="TLS_EXPECTED",
     )
 
 
-def why_tls_fails(address: str, credentials: Credentials) -> FkdError | None:
+def why_tls_fails(address: str, credentials: Credentials, names: FileNames = CLIENT_FILES) -> FkdError | None:
     """What is wrong between these credentials and the coordinator; None if that cannot be told.
+
+    Args:
+        address: Of the coordinator, HOST:PORT.
+        credentials: What the caller shows.
+        names: The files that this caller needs, for advice.
 
     Returns:
         An UnauthenticatedError where trying again cannot help, an UnreachableError where it may.
@@ -76,7 +93,7 @@ def why_tls_fails(address: str, credentials: Credentials) -> FkdError | None:
     issuer = credentials.certificate.issuer.rfc4514_string()
     return UnauthenticatedError(
         f"the coordinator at {address} does not accept the certificate {certificate}, issued by {issuer}: it trusts "
-        "other authorities; have one issued there, with `fkd-server certs issue NAME`",
+        f"other authorities; have one made there by {names.made_by}",
         reason="CERTIFICATE_NOT_ACCEPTED",
     )
 

@@ -1,4 +1,4 @@
-"""The coordinator's own certificate authority: makes, lists and revokes certificates; opens no port.
+"""The coordinator's own certificate authority: makes certificates; what becomes of them is known elsewhere.
 
 A folder holds everything: `ca.pem`, `ca.key`, `server.pem`, `server.key`, `issued/` with a copy of every
 certificate, and `revoked`. Keys are elliptic-curve (NIST P-256), readable by their owner only.
@@ -6,17 +6,16 @@ certificate, and `revoked`. Keys are elliptic-curve (NIST P-256), readable by th
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -27,21 +26,20 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fkd_common.access.certificates import (
     UNREADABLE,
-    Holder,
     Role,
-    holder_of,
     holder_uri,
     replace,
     to_pem,
     utc_now,
     write_new,
 )
-from fkd_common.errors import InvalidUploadError, UnauthenticatedError, UsageError
+from fkd_common.errors import InvalidUploadError, UsageError
 from fkd_common.identifiers import check_client_name
-from fkd_server.access.revocation import RevokedList
+from fkd_server.access.host_names import general_name
+from fkd_server.access.records import keep_copy
 
-CA_KEY_FILE = "ca.key"
-ISSUED_FOLDER = "issued"
+CA_FILE, CA_KEY_FILE = "ca.pem", "ca.key"
+SERVER_FILE, SERVER_KEY_FILE = "server.pem", "server.key"
 
 CA_DAYS = 3650
 SERVER_DAYS = 825
@@ -51,11 +49,12 @@ CLOCK_SKEW = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Issued:
-    """One certificate that this authority made."""
+class Renewed:
+    """A coordinator's certificate that took another's place."""
 
-    holder: Holder
-    revoked: bool
+    certificate: x509.Certificate
+    new_key: bool
+    """Whether the old key was lost."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -68,11 +67,6 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def default_hosts() -> tuple[str, ...]:
-    """Names under which clients may reach this machine, as far as it knows them."""
-    return tuple(dict.fromkeys((socket.gethostname(), "localhost", "127.0.0.1", "::1")))
-
-
 class CertificateAuthority:
     """Signs certificates with the key in a folder."""
 
@@ -80,23 +74,29 @@ class CertificateAuthority:
         """Open an authority that exists.
 
         Raises:
-            UsageError: There is none, or its files do not fit together.
+            UsageError: There is none, its files are damaged, or do not fit together.
         """
+        at = folder / CA_FILE
         try:
-            bundle = x509.load_pem_x509_certificates((folder / "ca.pem").read_bytes())
-            key = load_pem_private_key((folder / CA_KEY_FILE).read_bytes(), password=None)
+            bundle = x509.load_pem_x509_certificates(at.read_bytes())
+            at = folder / CA_KEY_FILE
+            key = load_pem_private_key(at.read_bytes(), password=None)
             ours = [certificate for certificate in bundle if certificate.public_key() == key.public_key()]
-        except (OSError, *UNREADABLE) as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise UsageError(
-                f"{folder}: no certificate authority there ({error}); make one with `fkd-server certs init "
-                f"--tls {folder}`"
+                f"{folder}: no certificate authority there, for {at.name} is missing; make one with `fkd-server certs "
+                f"init --tls {folder}`"
+            ) from error
+        except UNREADABLE as error:
+            raise UsageError(
+                f"{at} is damaged: put back a copy, or make another authority in a new folder, with `fkd-server certs "
+                "init --tls FOLDER`"
             ) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not ours:
-            raise UsageError(f"{folder}: {CA_KEY_FILE} is not the key of ca.pem")
+            raise UsageError(f"{folder}: {CA_KEY_FILE} is not the key of {CA_FILE}: put back the one that is")
         self.certificate = ours[0]
         self._folder = folder
         self._key = key
-        self._issued = folder / ISSUED_FOLDER
 
     @classmethod
     def exists(cls, folder: Path) -> bool:
@@ -110,13 +110,19 @@ class CertificateAuthority:
         Raises:
             UsageError: The folder has one, or a host is no name or address.
         """
-        names = [_host_name(host) for host in hosts]
+        names = [general_name(host) for host in hosts]
+        for file in (CA_KEY_FILE, CA_FILE, SERVER_KEY_FILE, SERVER_FILE):
+            if (folder / file).exists():
+                raise UsageError(
+                    f"{folder / file} exists, and is not overwritten: `fkd-server certs renew --host NAME --tls {folder}` "
+                    "adds names to the coordinator's certificate; for another authority choose another folder"
+                )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = new_key()
         # A name of its own, so that another authority's certificates are never taken for this one's.
         name = _common_name(f"fkd {socket.gethostname()[:40]} {secrets.token_hex(4)}")
         certificate = (
-            _builder(name, key.public_key(), CA_DAYS)
+            _builder(name, key.public_key(), utc_now() + timedelta(days=CA_DAYS))
             .issuer_name(name)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs=True), critical=True)
@@ -124,23 +130,25 @@ class CertificateAuthority:
             .sign(key, hashes.SHA256())
         )
         write_new(folder / CA_KEY_FILE, key_pem(key), private=True)
-        write_new(folder / "ca.pem", to_pem(certificate))
+        write_new(folder / CA_FILE, to_pem(certificate))
         authority = cls(folder)
         server_key = new_key()
-        write_new(folder / "server.key", key_pem(server_key), private=True)
-        write_new(folder / "server.pem", to_pem(authority._sign_server(server_key.public_key(), names)))
+        write_new(folder / SERVER_KEY_FILE, key_pem(server_key), private=True)
+        write_new(folder / SERVER_FILE, to_pem(authority._sign_server(server_key.public_key(), names)))
         return authority
 
-    def renew_server(self, hosts: Sequence[str] = ()) -> x509.Certificate:
-        """Replace the coordinator's certificate; its key stays, and so do its host names unless others are given."""
-        path = self._folder / "server.pem"
-        old = x509.load_pem_x509_certificate(path.read_bytes())
-        names: list[x509.GeneralName] = [_host_name(host) for host in hosts]
-        if not names:
-            names = list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-        fresh = self._sign_server(old.public_key(), names)  # type: ignore[arg-type]  # we made it: it is P-256
-        replace(path, to_pem(fresh))
-        return fresh
+    def renew_server(self, hosts: Sequence[str] = ()) -> Renewed:
+        """Replace the coordinator's certificate by one for the same names and these; its key stays unless it is lost.
+
+        Raises:
+            UsageError: A host is no name or address; or the old names are lost and no others are given.
+        """
+        added = [general_name(host) for host in hosts]
+        names = list(dict.fromkeys([*self._server_names(needed=not added), *added]))
+        public_key, new = self._server_key()
+        fresh = self._sign_server(public_key, names)
+        replace(self._folder / SERVER_FILE, to_pem(fresh))
+        return Renewed(fresh, new)
 
     def issue(
         self, public_key: ec.EllipticCurvePublicKey, role: Role, name: str, days: float = CLIENT_DAYS
@@ -151,20 +159,19 @@ class CertificateAuthority:
             public_key: The holder's key, on curve P-256.
             role: What the holder may do.
             name: The holder's name: a client's id in every run.
-            days: How long it is valid.
+            days: How long it is valid; never longer than the authority.
 
         Raises:
-            UsageError: The name cannot be one.
+            UsageError: The name cannot be one, or the authority has expired.
         """
         check_name(name)
         identity = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(holder_uri(role, name))])
         certificate = self._finish(
-            _builder(_common_name(name), public_key, days)
+            _builder(_common_name(name), public_key, self._until(days))
             .add_extension(identity, critical=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         )
-        self._issued.mkdir(mode=0o700, exist_ok=True)
-        write_new(self._issued / f"{name}-{certificate.serial_number:x}.pem", to_pem(certificate))
+        keep_copy(self._folder, name, certificate)
         return certificate
 
     def issue_folder(self, role: Role, name: str, out: Path, days: float = CLIENT_DAYS) -> x509.Certificate:
@@ -184,14 +191,59 @@ class CertificateAuthority:
         certificate = self.issue(key.public_key(), role, name, days)
         write_new(out / "key.pem", key_pem(key), private=True)
         write_new(out / "cert.pem", to_pem(certificate))
-        write_new(out / "ca.pem", (self._folder / "ca.pem").read_bytes())
+        write_new(out / "ca.pem", (self._folder / CA_FILE).read_bytes())
         return certificate
 
+    def _until(self, days: float) -> datetime:
+        """The end of a certificate that is made now.
+
+        Raises:
+            UsageError: The authority has expired.
+        """
+        now, end = utc_now(), self.certificate.not_valid_after_utc
+        if end <= now:
+            raise UsageError(
+                f"the authority in {self._folder} expired on {end:%Y-%m-%d}: make another in a new folder, with "
+                "`fkd-server certs init --tls FOLDER`, or set the clock"
+            )
+        return min(now + timedelta(days=days), end)
+
+    def _server_names(self, *, needed: bool) -> list[x509.GeneralName]:
+        """The names in the coordinator's certificate; none where they are lost, unless they are needed.
+
+        Raises:
+            UsageError: They are lost and needed.
+        """
+        path = self._folder / SERVER_FILE
+        try:
+            old = x509.load_pem_x509_certificate(path.read_bytes())
+            return list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        except (FileNotFoundError, x509.ExtensionNotFound, x509.DuplicateExtension, *UNREADABLE) as error:
+            if not needed:
+                return []
+            raise UsageError(
+                f"{path} is missing or damaged, and with it the names in it: give them, with --host NAME (repeat for "
+                "more)"
+            ) from error
+
+    def _server_key(self) -> tuple[ec.EllipticCurvePublicKey | rsa.RSAPublicKey, bool]:
+        """The coordinator's key, and whether it had to be made anew."""
+        path = self._folder / SERVER_KEY_FILE
+        try:
+            kept = load_pem_private_key(path.read_bytes(), password=None)
+            if isinstance(kept, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+                return kept.public_key(), False
+        except (FileNotFoundError, *UNREADABLE):
+            pass  # nothing is lost: it opens no door but this coordinator's, and its certificate is replaced with it
+        key = new_key()
+        replace(path, key_pem(key), private=True)
+        return key.public_key(), True
+
     def _sign_server(
-        self, public_key: ec.EllipticCurvePublicKey, names: Sequence[x509.GeneralName]
+        self, public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, names: Sequence[x509.GeneralName]
     ) -> x509.Certificate:
         return self._finish(
-            _builder(_common_name("fkd coordinator"), public_key, SERVER_DAYS)
+            _builder(_common_name("fkd coordinator"), public_key, self._until(SERVER_DAYS))
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         )
@@ -207,37 +259,6 @@ class CertificateAuthority:
         )
 
 
-def issued_in(folder: Path) -> list[Issued]:
-    """The certificates a folder has copies of, by name and age; files that are none are passed over."""
-    revoked, found = RevokedList(folder), []
-    for path in (folder / ISSUED_FOLDER).glob("*.pem"):
-        try:
-            holder = holder_of(x509.load_pem_x509_certificate(path.read_bytes()))
-        except (*UNREADABLE, UnauthenticatedError):
-            continue
-        found.append(Issued(holder, holder.serial in revoked))
-    return sorted(found, key=lambda one: (one.holder.name, one.holder.not_before))
-
-
-def revoke(folder: Path, name: str) -> list[Holder]:
-    """Revoke every certificate of a name that still counts; a running coordinator notices at the next call.
-
-    Raises:
-        UsageError: There is none.
-    """
-    revoked, now = RevokedList(folder), utc_now()
-    counting = [one.holder for one in issued_in(folder) if not one.revoked and one.holder.not_after > now]
-    named = [holder for holder in counting if holder.name == name]
-    if not named:
-        known = ", ".join(sorted({holder.name for holder in counting})) or "nobody"
-        raise UsageError(
-            f"no certificate of {name!r} to revoke in {folder}; {known} have one (or give --serial)"
-        )
-    for holder in named:
-        revoked.add(holder.serial, f"{holder.role} {holder.name}")
-    return named
-
-
 def check_name(name: str) -> None:
     """Refuse what cannot be a client's id.
 
@@ -251,32 +272,20 @@ def check_name(name: str) -> None:
 
 
 def _builder(
-    subject: x509.Name, public_key: ec.EllipticCurvePublicKey, days: float
+    subject: x509.Name, public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, until: datetime
 ) -> x509.CertificateBuilder:
-    now = utc_now()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_before(utc_now() - CLOCK_SKEW)
+        .not_valid_after(until)
     )
 
 
 def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _host_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise UsageError(f"--host {host!r}: expected a host name or an address") from error
 
 
 def _key_usage(*, signs: bool) -> x509.KeyUsage:

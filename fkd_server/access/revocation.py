@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from fkd_common.access.certificates import Stamp, stamp_of
-from fkd_common.errors import UnauthenticatedError, UsageError
+from fkd_common.errors import DataError, UnauthenticatedError, UsageError
 
 REVOKED_FILE = "revoked"
 
@@ -40,11 +40,34 @@ class RevokedList:
             )
         return serial in self._serials
 
+    def check(self) -> None:
+        """See that a coordinator can read the list as it is on the disk.
+
+        Raises:
+            DataError: It cannot; what is added to it now would not count.
+        """
+        try:
+            _parse(self._path.read_text())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{self._path} cannot be read ({error}), so that nothing more can be revoked: expected one "
+                "hexadecimal serial number per line; mend the file"
+            ) from error
+
     def add(self, serial: int, why: str) -> None:
-        """Revoke one certificate, for good; it is on the disk when this returns."""
+        """Revoke one certificate, for good; it is on the disk when this returns.
+
+        Raises:
+            DataError: The list cannot be read, so that a coordinator would not notice.
+        """
+        self.check()
         line = f"{serial:x}  # {why}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC\n"
         with self._path.open("a") as file:
-            file.write(line)
+            text = self._path.read_text()
+            # A line written by hand may lack its end: two numbers run together would be neither.
+            file.write(line if not text or text.endswith("\n") else f"\n{line}")
             file.flush()
             os.fsync(file.fileno())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fkd_common.artifacts import Artifact, BlobStore, sha256_hex, write_atomically
-from fkd_common.errors import CorruptTransferError, InvalidUploadError, NotFoundError
+from fkd_common.errors import DamagedFileError, InvalidUploadError, NotFoundError
 from fkd_common.tensors import encode
 
 BLOB = encode({"w": np.arange(4, dtype=np.float32)})
@@ -42,16 +42,17 @@ def test_a_damaged_file_is_noticed(store: BlobStore) -> None:
     """Scenario 29."""
     store.put(BLOB)
     store.path(DIGEST).write_bytes(BLOB[:-1] + b"\xff")
-    with pytest.raises(CorruptTransferError, match="does not match its name"):
+    with pytest.raises(DamagedFileError, match="does not match its name"):
         store.read(DIGEST)
 
 
 def test_an_unknown_blob_is_not_found(store: BlobStore) -> None:
-    for question in (store.read, store.describe):
+    for question in (store.describe, lambda sha256: store.read_chunk(sha256, 0, 1)):
         with pytest.raises(NotFoundError, match=DIGEST):
             question(DIGEST)
-    with pytest.raises(NotFoundError):
-        store.read_chunk(DIGEST, 0, 1)
+    for question in (store.read, store.check):
+        with pytest.raises(DamagedFileError, match=f"{DIGEST}.* is missing"):
+            question(DIGEST)
 
 
 def test_a_removed_blob_is_forgotten(store: BlobStore) -> None:

@@ -101,13 +101,21 @@ def test_a_long_message_is_cut_to_what_trailers_can_carry() -> None:
         (grpc.StatusCode.CANCELLED, errors.UnreachableError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.UnreachableError),  # busy now, not for ever
         (grpc.StatusCode.UNKNOWN, errors.FkdError),
-        (grpc.StatusCode.UNIMPLEMENTED, errors.FkdError),
     ],
 )
 def test_a_failure_of_grpc_itself_is_understood(code: grpc.StatusCode, kind: type[errors.FkdError]) -> None:
     error = from_rpc_error(FailedCall(code, "no such luck"))
     assert type(error) is kind
     assert "no such luck" in str(error)
+
+
+@pytest.mark.scenario(32)
+def test_another_port_or_program_is_named_and_not_tried_again() -> None:
+    """Scenario 32: gRPC says no more than "Method not found!"."""
+    error = from_rpc_error(FailedCall(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"), "hub:50052")
+    assert error.exit_code is errors.ExitCode.REJECTED
+    assert "hub:50052" in str(error)
+    assert "--join" in str(error)
 
 
 def test_an_unreadable_status_is_taken_by_its_code() -> None:

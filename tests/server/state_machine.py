@@ -62,6 +62,9 @@ class Notes:
     def client_joined(self, name: str, session: bytes) -> None:
         pass
 
+    def client_away(self, name: str) -> None:
+        pass
+
     def client_forgotten(self, name: str) -> None:
         pass
 

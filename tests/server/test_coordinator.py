@@ -30,12 +30,13 @@ def test_a_client_counts_once_it_has_asked_for_work() -> None:
     assert isinstance(run.poll("a"), AssignedTask)
 
 
-def test_waiting_names_who_is_busy_with_what() -> None:
+def test_waiting_names_who_is_busy_but_not_in_the_clients_words() -> None:
+    """All clients are told it."""
     run = Run(min_clients=2)
     run.join("a")
     run.coordinator.register("b", b"b", 0.0)
     run.coordinator.attendance.seen(b"b", 0.0, "embedding", 0.25)
-    assert run.coordinator.waiting_for(0.0) == "1 of 2 clients ready: a; b is at embedding 25%"
+    assert run.coordinator.waiting_for(0.0) == "1 of 2 clients ready: a; b prepares (25%)"
 
 
 def test_waiting_in_a_phase_names_who_is_missing() -> None:

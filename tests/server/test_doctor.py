@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from fkd_common.errors import DataError, ExitCode, UsageError
 from fkd_server.doctor import examine, main
@@ -62,41 +63,48 @@ def test_a_whole_run_has_no_trouble_and_exit_code_0(folder: Path, capsys: pytest
     assert main([str(folder)]) == ExitCode.OK
 
 
-def test_a_damaged_upload_is_forgotten_and_its_site_asked_again(folder: Path, prepared: Path) -> None:
+@pytest.mark.parametrize("by", ["the doctor", "a restart"])
+def test_a_damaged_upload_is_forgotten_and_its_site_asked_again(
+    folder: Path, prepared: Path, by: str
+) -> None:
     (path,) = (folder / "uploads").iterdir()
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(
-        DataError, match=rf"a's upload of run run-1 is lost: .*{path.name} is damaged.*fkd-server doctor"
-    ):
-        again(folder, prepared)
-    assert troubles(folder) == {"a's upload for round 2, student": ("damaged", False)}
-    assert troubles(folder, repair=True) == {"a's upload for round 2, student": ("damaged", True)}
-    run = again(folder, prepared)
+    if by == "the doctor":
+        assert troubles(folder) == {"a's upload for round 2, student": ("damaged", False)}
+        assert troubles(folder, repair=True) == {"a's upload for round 2, student": ("damaged", True)}
+    with structlog.testing.capture_logs() as logs:
+        run = again(folder, prepared)
+    assert [log["client"] for log in logs if log["event"] == "upload_lost"] == (
+        ["a"] if by == "a restart" else []
+    )
     assert "0 of 2 in, waiting for a, b" in run.coordinator.waiting_for(0.0)
     run.close()
 
 
 @pytest.mark.parametrize("file", [EXTRACTOR_FILE, ANCHORS_FILE])
-def test_a_damaged_artifact_comes_back_from_the_prepared_folder(
-    folder: Path,
-    prepared: Path,
-    file: str,
-) -> None:
+def test_a_damaged_artifact_comes_back_from_where_it_came(folder: Path, prepared: Path, file: str) -> None:
     name = file.removesuffix(".safetensors")
-    findings = {f.what: Path(f.path) for f in examine(folder)}
-    findings[name].unlink()
-    with pytest.raises(DataError, match="doctor"):
+    artifact = {f.what: Path(f.path) for f in examine(folder)}[name]
+    artifact.write_bytes(b"")
+    assert troubles(folder, repair=True) == {name: ("damaged", False)}, "nothing to put in its place"
+    assert artifact.exists()
+    whole = (prepared / file).read_bytes()
+    (prepared / file).unlink()
+    with pytest.raises(DataError, match=f"the {name} of run run-1 is lost: .*fkd-server doctor"):
         again(folder, prepared)
-    assert troubles(folder, repair=True) == {name: ("missing", False)}, (
-        "this run was given its prepared folder"
-    )
-    (folder / "prepared").mkdir()
-    (folder / "prepared" / file).write_bytes((prepared / file).read_bytes())
-    assert troubles(folder, repair=True) == {name: ("missing", True)}
+    (prepared / file).write_bytes(whole)
     again(folder, prepared).close()
+    assert not troubles(folder)
+
+    artifact.unlink()
+    (folder / "prepared").mkdir()
+    (folder / "prepared" / file).write_bytes(whole)
+    assert troubles(folder, repair=True) == {name: ("missing", True)}
+    assert not troubles(folder)
 
 
 def test_a_damaged_model_is_named(folder: Path, prepared: Path) -> None:
+    """The copy refers to the same student: there is nothing whole to go back to."""
     student = {f.what: Path(f.path) for f in examine(folder)}["student"]
     student.write_bytes(b"\0" + student.read_bytes()[1:])
     with pytest.raises(
@@ -104,6 +112,29 @@ def test_a_damaged_model_is_named(folder: Path, prepared: Path) -> None:
     ):
         again(folder, prepared)
     assert main([str(folder), "--repair"]) == ExitCode.DATA
+
+
+def test_a_run_whose_new_student_is_damaged_can_go_back_to_the_round_before(prepared: Path) -> None:
+    changes: dict[str, Any] = {"correction": ("anchors",), "residual_every": 2}
+    run = assemble(settings(prepared, **changes), prepared.parent / "cache")
+    sites = [Site(name, answer_of(run)) for name in "ab"]
+    for site in sites:
+        site.poll()
+    for round_number in (1, 2):
+        for site in sites:
+            site.submit_student(round_number, filled(run.method, float(round_number)))
+    assert "round 2, residuals" in run.coordinator.waiting_for(0.0)
+    run.close()
+    folder = run.folder.path
+    student = {f.what: Path(f.path) for f in examine(folder)}["student"]
+    student.write_bytes(b"\0" + student.read_bytes()[1:])
+    (finding,) = (f for f in examine(folder) if f.trouble)
+    assert finding.remedy == "--repair goes back to the end of round 1, from where the run goes on"
+    assert troubles(folder, repair=True) == {"student": ("damaged", True)}
+    resumed = assemble(settings(prepared, **changes), prepared.parent / "cache")
+    resumed.service.tick()
+    assert "round 2, student: 0 of 2 in" in resumed.coordinator.waiting_for(0.0)
+    resumed.close()
 
 
 def test_a_damaged_database_gives_way_to_its_copy(folder: Path) -> None:

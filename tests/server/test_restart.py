@@ -176,6 +176,7 @@ def test_nothing_moves_in_memory_that_the_disk_refused(
     run.service.tick()
     assert run.method.state.student == student, "what could not be made durable did not happen"
     refusing.clear()
+    run.clock.now += 1.0
     run.service.tick()
     assert run.coordinator.state is RunState.COMPLETED
 

@@ -187,6 +187,7 @@ def test_a_damaged_upload_on_disk_holds_the_run_rather_than_blame_the_last_clien
     assert f"{path} is damaged" in logs[0]["detail"]
     assert run.coordinator.open is not None
     path.write_bytes(whole)
+    run.clock.now += 1.0
     run.service.tick()
     assert run.coordinator.state is RunState.COMPLETED
 
@@ -205,6 +206,7 @@ def test_a_disk_that_refuses_while_a_phase_closes_costs_time_and_nothing_else(tm
     run.service.tick()
     assert run.coordinator.open is not None
     away.rename(run.blobs)
+    run.clock.now += 1.0
     run.service.tick()
     assert run.coordinator.state is RunState.COMPLETED
     assert b.submit_student(1, filled(run.method, 3.0)).duplicate
