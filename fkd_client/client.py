@@ -184,6 +184,12 @@ class Client:
         pipeline = Pipeline(site, run.config, ReleaseLog(self._folder(run) if noised else None))
         pipeline.prepare(self._progress)
         report = pipeline.teacher.report
+        if not len(pipeline.y_val):
+            self._log.warning(
+                "no_validation",
+                detail="too few images to hold any out: reliability, calibration and the choice of a personal model "
+                "rest on nothing",
+            )
         self._log.info(
             "prepared",
             samples=pipeline.num_samples,
@@ -231,7 +237,7 @@ class Client:
 
     def _conclude(self, run: RunInfo, pipeline: Pipeline, runner: TaskRunner, test: Shard | None) -> Report:
         folder = self._folder(run)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it is nobody else's
         accuracy: dict[str, dict[str, float]] = {}
         if runner.personal is not None:
             save_personal(runner.personal, folder)

@@ -1,7 +1,12 @@
-"""Gets a site's certificate with a join token: the key is made here and stays here; knows nothing of runs."""
+"""Gets a site's certificate with a join token: the key is made here and stays here; knows nothing of runs.
+
+A certificate that has expired is replaced: a new key and certificate are fetched into a folder beside the files,
+`renewal`, and take their place when they are complete; the files before are kept as `*.old`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import grpc
@@ -19,7 +24,17 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 from google.protobuf.message import DecodeError
 
-from fkd_common.access.certificates import UNREADABLE, fingerprint, holder_of, replace, to_pem, write_new
+from fkd_common.access.certificates import (
+    CLIENT_FILES,
+    UNREADABLE,
+    Credentials,
+    fingerprint,
+    holder_of,
+    replace,
+    to_pem,
+    utc_now,
+    write_new,
+)
 from fkd_common.access.handshake import trusting, why_server_fails
 from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES, read_token
 from fkd_common.addresses import split_address
@@ -27,6 +42,7 @@ from fkd_common.errors import FkdError, RefusedError, UnauthenticatedError, Unre
 from fkd_common.pb import enrolment_pb2 as pb
 from fkd_common.rpc import ENROLMENT_METHODS, from_rpc_error
 
+RENEWAL_FOLDER = "renewal"
 CALL_TIMEOUT_S = 15.0
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_ENROLMENT_MESSAGE_BYTES),
@@ -35,7 +51,7 @@ _OPTIONS = [
 
 
 def join(given: str, folder: Path, server: str, port: int | None, patience_s: float) -> None:
-    """Fill a folder with credentials, unless it has them.
+    """Fill a folder with credentials, unless it has some that have not expired.
 
     Args:
         given: The token, or @FILE.
@@ -45,15 +61,51 @@ def join(given: str, folder: Path, server: str, port: int | None, patience_s: fl
         patience_s: How long to keep trying a coordinator that does not answer, in seconds.
 
     Raises:
-        UsageError: The token is not whole, or the folder cannot be written.
+        UsageError: The token is not whole, or for another site than the folder; or the folder cannot be used.
         UnauthenticatedError: The coordinator does not accept the token, or is not the token's.
         UnreachableError: Patience ran out.
     """
+    try:
+        _join(given, folder, server, port, patience_s)
+    except OSError as error:
+        raise UsageError(f"--tls {folder} cannot be written: {error.strerror or error}") from error
+
+
+def _join(given: str, folder: Path, server: str, port: int | None, patience_s: float) -> None:
     log = structlog.get_logger()
-    if any((folder / name).exists() for name in ("cert.pem", "tls.crt")):
+    fresh = folder / RENEWAL_FOLDER
+    if (fresh / "cert.pem").exists():  # an earlier process was about to
+        _take(fresh, folder)
+    if not any((folder / name).exists() for name in CLIENT_FILES.certificate):
+        _enrol(*read_token(given), folder, server, port, patience_s)
+        return
+    old = Credentials.read(folder, CLIENT_FILES)
+    ended = old.certificate.not_valid_after_utc
+    if ended > utc_now() or old.paths[1].name != "cert.pem":  # tls.crt is another program's to renew
         log.info("joined_before", folder=str(folder), token="not looked at")  # noqa: S106  # not a password
         return
+    expired = f"the certificate in {folder} expired at {ended:%Y-%m-%d %H:%M} UTC"
+    log.warning("joining_again", folder=str(folder), detail=expired)
     token, ca = read_token(given)
+    try:
+        named = holder_of(old.certificate).name
+        if named != token.name:
+            raise UsageError(
+                f"--join: the token is for {token.name}, and --tls {folder} is {named}'s: give another folder"
+            )
+        _enrol(token, ca, fresh, server, port, patience_s)
+    except UnauthenticatedError as error:
+        raise UnauthenticatedError(
+            f"{expired}, and --join fetched no other: {error}", reason=error.reason
+        ) from error
+    _take(fresh, folder)
+
+
+def _enrol(
+    token: pb.JoinToken, ca: x509.Certificate, folder: Path, server: str, port: int | None, patience_s: float
+) -> None:
+    """Fill a folder that has no certificate."""
+    log = structlog.get_logger()
     host, main_port = split_address(server)
     address = f"[{host}]:{port or main_port + 1}" if ":" in host else f"{host}:{port or main_port + 1}"
     key = _key(folder)
@@ -79,6 +131,17 @@ def join(given: str, folder: Path, server: str, port: int | None, patience_s: fl
     log.info(
         "joined", name=token.name, folder=str(folder), expires=f"{certificate.not_valid_after_utc:%Y-%m-%d}"
     )
+
+
+def _take(fresh: Path, folder: Path) -> None:
+    """Put complete credentials in place of expired ones; begun again where it was broken off."""
+    for name in ("ca.pem", "key.pem", "cert.pem"):  # the last says that there is something to take
+        if (fresh / name).exists():
+            if (folder / name).exists():
+                (folder / name).replace(folder / f"{name}.old")
+            (fresh / name).replace(folder / name)
+    with contextlib.suppress(OSError):  # something else is in it
+        fresh.rmdir()
 
 
 def _ask(address: str, ca: bytes, request: pb.JoinRequest) -> pb.JoinResponse:
@@ -119,8 +182,6 @@ def _key(folder: Path) -> ec.EllipticCurvePrivateKey:
         key = ec.generate_private_key(ec.SECP256R1())
         write_new(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True)
         return key
-    except OSError as error:
-        raise UsageError(f"--tls {folder} cannot be written: {error.strerror or error}") from error
     except UNREADABLE as error:
         raise UsageError(f"{path} is not a key that --join made: give --tls another folder") from error
 

@@ -123,8 +123,8 @@ class Session:
                     "acknowledged",
                     round=where.round,
                     phase=where.phase,
-                    receipt=response.receipt,
-                    again=response.duplicate,
+                    receipt=response.receipt[:16],
+                    **({"again": True} if response.duplicate else {}),
                 )
             return response
 
@@ -231,7 +231,7 @@ class Session:
                 request = pb.HeartbeatRequest(key=work.key, activity=work.activity, progress=work.progress)
             try:
                 told = self.call("Heartbeat", request, pb.HeartbeatResponse, timeout_s=5.0)
-            except (SupersededError, UnauthenticatedError) as error:
+            except (SupersededError, UnauthenticatedError, RefusedError) as error:
                 self._fatal = error
                 return
             except FkdError as error:

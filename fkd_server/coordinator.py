@@ -55,6 +55,9 @@ from fkd_server.run_state import (
 RETRY_S = 0.4
 """A phase whose closing the disk refused is not folded again before this."""
 
+WAITING = "waiting"
+"""What a client does that polls for a task."""
+
 
 class Coordinator:
     """Drives one run of a federated method over the clients that come."""
@@ -114,7 +117,7 @@ class Coordinator:
 
     def next_task(self, session: bytes, now: float) -> AssignedTask | MustWait | RunOver:
         """What the client should do now; asking says that it is ready."""
-        client = self.attendance.seen(session, now, activity="waiting")
+        client = self.attendance.seen(session, now, activity=WAITING)
         self.attendance.asks_for_work(client)
         self.tick(now)
         if (over := self.outcome()) is not None:
@@ -197,6 +200,13 @@ class Coordinator:
         while not self.over and self._advance(now):
             pass
 
+    def was_asleep(self, seconds: float) -> None:
+        """This process was stopped, or waited for its disk: neither clients nor the open phase lose that time."""
+        self.attendance.forgive(seconds)
+        if self.open is not None:
+            self.open.deadline += seconds
+        self._emit(Event("was_asleep", {"seconds": round(seconds, 1)}))
+
     # -- questions --------------------------------------------------------------------------------
 
     @property
@@ -234,7 +244,8 @@ class Coordinator:
             return f"run {self.state.value}: {self.detail}"
         if self.open is None:
             ready, needed = self.attendance.ready(), self._needed()
-            text = f"{len(ready)} of {needed} clients ready"
+            of = f" of {needed}" if len(ready) <= needed else ""
+            text = f"{len(ready)}{of} clients ready"
             if ready:
                 text += f": {', '.join(ready)}"
             busy = [

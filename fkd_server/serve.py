@@ -26,6 +26,8 @@ from fkd_server.settings import ServerSettings
 TICK_S = 0.5
 SAY_WAITING_S = 10.0
 STOP_GRACE_S = 5.0
+ASLEEP_S = 2.0
+"""A pause between two ticks that is no scheduling but a process that was stopped."""
 
 
 def serve(settings: ServerSettings) -> int:
@@ -127,8 +129,11 @@ async def _assemble_unless(stop: asyncio.Event, settings: ServerSettings) -> Run
 async def _drive(run: Run, server: GrpcServer, stop: asyncio.Event) -> None:
     """Let time pass for the run until it is over, saying every so often what it waits for."""
     log = structlog.get_logger()
-    said = time.monotonic()
+    said = ticked = time.monotonic()
     while not run.coordinator.over and not stop.is_set():
+        if (asleep := time.monotonic() - ticked - TICK_S) > ASLEEP_S:
+            run.service.was_asleep(asleep)
+        ticked = time.monotonic()
         await server.tick()
         if time.monotonic() - said >= SAY_WAITING_S:
             said = time.monotonic()

@@ -7,6 +7,7 @@ arithmetic, no sockets, no clock of its own. One lock serialises calls: the stat
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -136,6 +137,7 @@ class CoordinatorService:
         self._listeners: list[Callable[[], None]] = []
         self._disk_complained = -SAY_DISK_S
         self._ledger_saved = clock()
+        self._run_tag = hashlib.sha256(identity.run_id.encode()).digest()[:4]
 
     @property
     def run_id(self) -> str:
@@ -204,6 +206,11 @@ class CoordinatorService:
             self._advance()
             if self._fingerprint() != before:
                 self._notify()
+
+    def was_asleep(self, seconds: float) -> None:
+        """Nothing was answered for so long."""
+        with self._lock:
+            self._coordinator.was_asleep(seconds)
 
     def _advance(self) -> None:
         """Let the state machine act; a disk that refuses is said so, and tried again at the next tick."""
@@ -276,6 +283,11 @@ class CoordinatorService:
             raise ForbiddenError(f"{peer.name} is an {peer.role}: only data sites take part in a run")
         if name == "Register":
             return self._register(request, call, peer)
+        if not request.session.startswith(self._run_tag):
+            raise RefusedError(
+                f"the coordinator now serves another run, {self.run_id}: start this client again to take part in it",
+                reason="OTHER_RUN",
+            )
         client = self._coordinator.attendance.client_of(request.session)
         if peer.name not in (None, client.name):
             raise ForbiddenError(
@@ -319,7 +331,7 @@ class CoordinatorService:
                 reason="WRONG_IDENTITY",
             )
         call.client = check_client_name(peer.name or request.client_name)
-        session = secrets.token_bytes(16)
+        session = self._run_tag + secrets.token_bytes(12)
         self._coordinator.register(call.client, session, self._clock())
         return pb.RegisterResponse(
             session=session,

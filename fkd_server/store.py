@@ -197,7 +197,8 @@ class RunStore:
         """A run starts."""
         values = (_DESCRIPTION.dump_json(description).decode(), _POSITION.dump_json(at).decode())
         with self._transaction("begin") as database:
-            database.execute("INSERT INTO run VALUES (1, ?, ?, ?)", (*values, self._epoch))
+            database.execute("INSERT INTO run VALUES (1, ?, ?, 1)", values)
+        self._epoch = 1
 
     def client_joined(self, name: str, session: bytes) -> None:
         """See :meth:`Journal.client_joined`."""
@@ -307,7 +308,7 @@ class RunStore:
         with self._lock:
             try:
                 self._database.execute("BEGIN IMMEDIATE")
-                if self._epoch and self._stored_epoch() not in (0, self._epoch):
+                if self._epoch and self._stored_epoch() != self._epoch:
                     raise TakenOverError(f"another fkd-server has taken over the run in {self._folder}")
                 yield self._database
                 booked = self.ledger.changed()
@@ -379,6 +380,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         sqlite3.DatabaseError: It is damaged.
         DataError: A newer release made it.
     """
+    if path.name != ":memory:" and not path.exists():
+        path.touch(mode=0o600)  # it holds the clients' sessions
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
     try:
         database.execute("PRAGMA journal_mode = WAL")

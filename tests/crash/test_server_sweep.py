@@ -51,7 +51,9 @@ def test_every_place_is_named_in_the_sweep(tmp_path: Path) -> None:
         for file in Path(package).rglob("*.py"):
             in_code |= set(re.findall(r'failpoint\(f?"([a-z.]+|\{name\}\.[a-z]+)"\)', file.read_text()))
     transactions = {
+        "open",
         "begin",
+        "away",
         "register",
         "ready",
         "upload",

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fkd_common.errors import ConflictError, DataError, FkdError, SupersededError
+from fkd_common.errors import (
+    ConflictError,
+    DataError,
+    FkdError,
+    RefusedError,
+    SupersededError,
+    UnreachableError,
+)
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.tensors import encode
 from fkd_server.run_state import RunState
@@ -287,3 +294,20 @@ def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096 : 3 * 4096] = b"\xa5" * (2 * 4096)
     path.write_bytes(bytes(data))
+
+
+@pytest.mark.scenario(26)
+def test_a_coordinator_whose_run_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
+    """Scenario 26: the lock was lost (a copied folder, a network disk); the epoch in the database is not."""
+    older = tiny_run(tmp_path)
+    a, b = two_sites(older)
+    newer = tiny_run(tmp_path)
+    with pytest.raises(UnreachableError, match="another fkd-server has taken over"):
+        a.submit_student(1, filled(older.method, 1.0))
+    older.clock.now = 60.0
+    with pytest.raises(RefusedError, match="this one stops"):
+        older.service.tick()
+    for site in (a, b):
+        site.answer = newer.answer
+        site.submit_student(1, filled(newer.method, 1.0))
+    assert newer.coordinator.state is RunState.COMPLETED

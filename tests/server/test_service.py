@@ -64,8 +64,24 @@ def test_a_malformed_message_is_refused_whatever_the_method(run: TinyRun, name: 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "Register"])
 def test_every_method_asks_for_a_session(run: TinyRun, name: str) -> None:
-    with pytest.raises(SupersededError):
+    """Of this run; one that made itself up, or was superseded, is told so."""
+    with pytest.raises(RefusedError, match="serves another run, run-1"):
         run.answer(METHODS[name], METHODS[name].request_type().SerializeToString())
+    made_up = run.site("a").session[:4] + bytes(12)
+    with pytest.raises(SupersededError):
+        run.answer(METHODS[name], METHODS[name].request_type(session=made_up).SerializeToString())
+
+
+def test_a_coordinator_that_was_asleep_holds_it_against_nobody(run: TinyRun) -> None:
+    """Stopped for a minute: heartbeats could not be heard, the phase could not be answered."""
+    sites = [run.site(name) for name in "ab"]
+    for site in sites:
+        site.poll()
+    run.clock.now = 70.0
+    run.service.was_asleep(69.0)
+    run.service.tick()
+    assert len(run.coordinator.attendance.live()) == 2
+    assert "59 s to the deadline" in run.service.waiting_for()
 
 
 # -- tasks and artifacts --
