@@ -73,3 +73,14 @@ def test_the_csv_is_sorted_and_its_sums_are_the_ledgers() -> None:
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["client"], row["round"]) for row in rows] == [("a", "2"), ("a", "10"), ("b", "1")]
     assert sum(int(row["payload_up"]) for row in rows) == ledger.total().payload_up == 70
+
+
+def test_what_is_booked_while_rows_are_saved_stays_unsaved() -> None:
+    """Another thread books between a transaction's reading of the rows and its commit."""
+    ledger, key, other = Ledger(), LedgerKey("a", 1, "student"), LedgerKey("b", 1, "student")
+    ledger.book(key, ByteCount(calls=1))
+    ledger.book(other, ByteCount(calls=1))
+    saving = ledger.changed()
+    ledger.book(key, ByteCount(calls=1))
+    ledger.saved(saving)
+    assert ledger.changed() == [(key, ByteCount(calls=2))]

@@ -311,3 +311,35 @@ def test_a_coordinator_whose_run_was_taken_over_writes_nothing_more(tmp_path: Pa
         site.answer = newer.answer
         site.submit_student(1, filled(newer.method, 1.0))
     assert newer.coordinator.state is RunState.COMPLETED
+
+
+def test_who_had_left_is_not_waited_for_after_a_restart(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, quorum=0.5)
+    a, b = two_sites(run)
+    a.submit_student(1, filled(run.method, 1.0))
+    b.call("Leave")
+    again = restarted(run, a, quorum=0.5)
+    again.service.tick()
+    assert again.coordinator.state is RunState.COMPLETED
+
+
+def test_a_refused_closing_is_not_tried_again_with_every_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(tmp_path, rounds=2)
+    a, b = two_sites(run)
+    folded: list[int] = []
+
+    def refuse(*_: Any) -> Any:
+        folded.append(1)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run.method, "close", refuse)
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    for _ in range(10):
+        a.poll()
+    assert len(folded) == 1
+    run.clock.now += 1.0
+    run.service.tick()
+    assert len(folded) == 2

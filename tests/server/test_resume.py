@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
-from fkd_common.errors import RefusedError, UsageError
+from fkd_common.errors import DataError, RefusedError, UnreachableError, UsageError
+from fkd_server.doctor import examine
 from fkd_server.resume import folder_for, unfinished_runs
 from fkd_server.run import Run, assemble
 from fkd_server.run_state import RunState
 
 from .test_run_folder import settings
+from .tiny import STUDENT, Site, filled
 
 
 def start(prepared: Path, **changes: Any) -> Run:
@@ -119,3 +122,86 @@ def test_a_key_this_release_has_anew_is_no_difference_at_its_default(prepared: P
 def test_a_run_id_that_is_no_name_is_refused(prepared: Path, name: str) -> None:
     with pytest.raises(UsageError, match="--run-id: run id"):
         start(prepared, run_id=name)
+
+
+def test_a_failed_start_removes_nothing_it_did_not_make(prepared: Path) -> None:
+    runs = prepared.parent / "runs"
+    for name, file in {"thesis": "chapter1.tex", "old run": "lock"}.items():
+        (runs / name).mkdir(parents=True)
+        (runs / name / file).write_text("mine")
+    with pytest.raises(UsageError, match="holds other files than a run's"):
+        start(prepared, run_id="thesis")
+    run = start(prepared, run_id="interrupted")
+    run.close()
+    for file in run.folder.path.glob("state*"):
+        file.unlink()
+    (run.folder.path / "config.yaml").unlink()
+    with pytest.raises(DataError, match="is not a folder made by"):
+        start_unprepared(prepared, "interrupted")
+    assert (runs / "thesis" / "chapter1.tex").read_text() == "mine"
+    assert (run.folder.path / "blobs").exists()
+    with pytest.raises(DataError):
+        start_unprepared(prepared, "fresh")
+    assert not (runs / "fresh").exists(), "what this process made goes"
+
+
+def start_unprepared(prepared: Path, run_id: str) -> Run:
+    nowhere = settings(prepared, run_id=run_id).model_copy(update={"prepared": prepared / "nowhere"})
+    return assemble(nowhere, prepared.parent / "cache")
+
+
+@pytest.mark.scenario(29)
+@pytest.mark.parametrize("what", ["empty", "missing", "without its log"])
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_run_whose_state_is_gone_is_not_begun_anew(prepared: Path, what: str, copy: bool) -> None:
+    """Scenario 29."""
+    run = start(prepared)
+    a, b = (Site(name, lambda *call: run.service.handle(*call)) for name in "ab")  # type: ignore[arg-type, return-value]
+    for site in (a, b):
+        site.poll()
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    run.close()
+    folder = run.folder.path
+    if what == "empty":
+        (folder / "state.db").write_bytes(b"")
+    elif what == "missing":
+        (folder / "state.db").unlink()
+    else:
+        (folder / "state.db").write_bytes((folder / "state.db").read_bytes()[:4096])
+    if not copy:
+        (folder / "state.previous.db").unlink()
+        with pytest.raises(DataError, match=rf"state.db is damaged .*fkd-server doctor {folder}"):
+            start(prepared)
+        assert troubles(folder) == {"state"}
+        return
+    assert troubles(folder) == {"state"}
+    resumed = start(prepared)
+    assert resumed.coordinator.round == 1
+    assert [record["round"] for record, _ in resumed.store.rounds()] == [1]
+    resumed.close()
+
+
+def troubles(folder: Path) -> set[str]:
+    return {finding.what for finding in examine(folder) if finding.trouble}
+
+
+def test_damage_of_the_coordinators_own_files_is_not_the_clients(prepared: Path) -> None:
+    """Its student is damaged: whoever fetches it hears that the coordinator is in trouble, and tries again."""
+    run = start(prepared)
+    a, b = (Site(name, lambda *call: run.service.handle(*call)) for name in "ab")  # type: ignore[arg-type, return-value]
+    a.poll()
+    b.poll()
+    reference = a.poll().task.inputs[0]
+    path = run.store.blobs.path(reference.sha256.hex())
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"\xff")
+    with (
+        structlog.testing.capture_logs() as logs,
+        pytest.raises(UnreachableError, match="lost a file it needs"),
+    ):
+        a.fetch(reference, a.key(1, STUDENT))
+    assert [log["event"] for log in logs] == ["disk_refuses"]
+    assert str(path) in logs[0]["detail"]
+    path.write_bytes(whole)
+    assert a.fetch(reference, a.key(1, STUDENT)) == whole
