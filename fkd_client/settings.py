@@ -23,7 +23,7 @@ class ClientSettings(ProgramSettings):
     tls: Path | None = None
     """Folder with ca.pem, cert.pem and key.pem: connect with mutual TLS, as whom the certificate names."""
     join: SecretStr | None = None
-    """A token from `fkd-server token create`, or @FILE: get the certificate for --tls, unless it is there."""
+    """@FILE with a token from `fkd-server token create`: get the certificate for --tls, unless a valid one is there."""
     join_port: int | None = Field(None, ge=1, le=65535)
     """The coordinator's port for --join (default: the one after --server's)."""
     insecure: bool = False

@@ -87,6 +87,9 @@ _CODES: dict[type[errors.FkdError], int] = {
 }
 _KINDS: dict[str, type[errors.FkdError]] = {kind.__name__: kind for kind in _CODES}
 
+PREPARING = "PREPARING"
+"""Reason of a coordinator that answers, but has nothing to serve yet."""
+
 RETRY_AFTER_S = 1
 """When to come back to a coordinator that is busy or whose disk is full; clients back off further from there."""
 

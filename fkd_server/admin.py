@@ -10,13 +10,15 @@ from __future__ import annotations
 import structlog
 from google.protobuf.message import DecodeError
 
+from fkd_common.access.certificates import OPERATOR_COMMAND
 from fkd_common.addresses import is_loopback
 from fkd_common.errors import ForbiddenError, InvalidUploadError
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Method
 from fkd_server.access.identity import UNPROVEN, Peer, Role
-from fkd_server.coordinator import Coordinator
+from fkd_server.coordinator import WAITING, Coordinator
+from fkd_server.run_state import ClientRecord
 from fkd_server.service import CoordinatorService
 
 
@@ -61,8 +63,8 @@ class Admin:
         if not allowed:
             self._log.warning("admin_denied", who=who, method=method.name, address=address)
             raise ForbiddenError(
-                f"{method.name} is for operators: expected the certificate of one (`fkd-server certs issue NAME --role "
-                f"operator`), got {peer.role.value + ' ' + who if peer.role else 'none'}",
+                f"{method.name} is for operators: expected the certificate of one, made by {OPERATOR_COMMAND}, "
+                f"got {peer.role.value + ' ' + who if peer.role else 'none'}",
                 reason="NOT_AN_OPERATOR",
             )
         self._log.info("admin", who=who, method=method.name, address=address)
@@ -88,10 +90,22 @@ class Admin:
                 pb.ClientStatus(
                     name=client.name,
                     alive=client.alive,
-                    ready=client.ready,
-                    activity=client.activity,
+                    ready=waits,
+                    activity="" if waits or client.activity == WAITING else client.activity,
                     progress=client.progress,
                 )
                 for _, client in sorted(coordinator.attendance.clients.items())
+                for waits in [_waits(client, coordinator)]
             ],
         )
+
+
+def _waits(client: ClientRecord, coordinator: Coordinator) -> bool:
+    """Whether a client waits for a task: its last sign of life was a poll, and it is not asked for anything now."""
+    phase = coordinator.open
+    asked = (
+        phase is not None
+        and client.name in coordinator.participants
+        and client.name not in (*phase.uploads, *phase.failed)
+    )
+    return client.alive and client.activity == WAITING and not asked

@@ -10,12 +10,15 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToJson
 
-from fkd_common.access.certificates import CLIENT_FILES, Credentials
+from fkd_common.access.certificates import OPERATOR_COMMAND, OPERATOR_FILES, Credentials
 from fkd_common.access.handshake import why_plain_text_fails, why_tls_fails
-from fkd_common.errors import ExitCode, FkdError, UnreachableError
+from fkd_common.addresses import split_address
+from fkd_common.errors import ExitCode, FkdError, UnreachableError, UsageError
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.pb import admin_pb2 as pb
+from fkd_common.program import OneSentenceParser
 from fkd_common.rpc import ADMIN_METHODS, from_rpc_error
+from fkd_server.access.certificates import CertificateAuthority
 
 CALL_TIMEOUT_S = 10.0
 
@@ -42,12 +45,12 @@ def stop(arguments: list[str]) -> int:
     """
     given = _parser("stop", "End a run without a result; its clients learn it.").parse_args(arguments)
     answer: pb.StopResponse = _call("Stop", given)
-    print(f"stopped: {answer.detail}")
+    print(f"the run is over: {answer.detail}")
     return ExitCode.OK
 
 
-def _parser(verb: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"fkd-server {verb}", description=description)
+def _parser(verb: str, description: str) -> OneSentenceParser:
+    parser = OneSentenceParser(prog=f"fkd-server {verb}", description=description)
     parser.add_argument("--server", default="127.0.0.1:50051", help="the coordinator, HOST:PORT")
     parser.add_argument(
         "--tls",
@@ -60,7 +63,8 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
 
 def _call(name: str, given: argparse.Namespace) -> Any:
     method, address = ADMIN_METHODS[name], given.server
-    credentials = None if given.tls is None else Credentials.read(Path(given.tls), CLIENT_FILES)
+    split_address(address)
+    credentials = None if given.tls is None else _credentials(Path(given.tls))
     if credentials is None:
         channel = grpc.insecure_channel(address)
     else:
@@ -75,11 +79,23 @@ def _call(name: str, given: argparse.Namespace) -> Any:
     return method.response_type.FromString(raw)
 
 
+def _credentials(folder: Path) -> Credentials:
+    if CertificateAuthority.exists(folder):
+        raise UsageError(
+            f"--tls {folder} is the coordinator's own folder, which is for serving: make yourself an operator's "
+            f"certificate there with {OPERATOR_COMMAND}, then give --tls DIR here"
+        )
+    return Credentials.read(folder, OPERATOR_FILES)
+
+
 def _explained(address: str, credentials: Credentials | None, error: grpc.RpcError) -> FkdError:
-    problem = from_rpc_error(error)
+    problem = from_rpc_error(error, address)
     if not isinstance(problem, UnreachableError):
         return problem
-    found = why_plain_text_fails(address) if credentials is None else why_tls_fails(address, credentials)
+    if credentials is None:
+        found = why_plain_text_fails(address, OPERATOR_FILES)
+    else:
+        found = why_tls_fails(address, credentials, OPERATOR_FILES)
     return found or UnreachableError(f"no coordinator answers at {address}: see --server")
 
 
@@ -93,8 +109,13 @@ def _as_text(status: pb.StatusResponse) -> str:
         f"round {status.round} of {status.rounds}, {phase}" if status.round >= 0 else "before the first round"
     )
     lines = [f"run {status.run_id}: {status.state}, {where}", status.waiting_for]
-    for client in status.clients:
-        state = "waiting for a task" if client.ready else "at work" if client.alive else "gone"
-        doing = f", {client.activity} {client.progress:.0%}" if client.alive and client.activity else ""
-        lines.append(f"  {client.name}: {state}{doing}")
+    lines += [f"  {client.name}: {_state(client)}" for client in status.clients]
     return "\n".join(lines)
+
+
+def _state(client: pb.ClientStatus) -> str:
+    if not client.alive:
+        return "gone"
+    if client.ready:
+        return "waiting"
+    return f"working: {client.activity} {client.progress:.0%}" if client.activity else "working"

@@ -95,7 +95,7 @@ def holder_of(certificate: x509.Certificate) -> Holder:
 
 
 _HOW_TO_RENEW = {
-    Role.CLIENT: "ask the coordinator's operator for a new one, or for a token for --join",
+    Role.CLIENT: "ask the coordinator's operator for a new one, or for a token and start with --join @TOKENFILE",
     Role.OPERATOR: f"make a new one where the coordinator is, with {OPERATOR_COMMAND}",
 }
 
@@ -147,7 +147,7 @@ class FileNames:
         return self.made_by if path.name in self.ca else self.renewed_by
 
 
-_ISSUED = "`fkd-server certs issue NAME`, or by --join @TOKENFILE"
+_ISSUED = "`fkd-server certs issue NAME`, or, in a new folder, by --join @TOKENFILE"
 CLIENT_FILES = FileNames(
     ("ca.pem", "ca.crt"), ("cert.pem", "tls.crt"), ("key.pem", "tls.key"), _ISSUED, _ISSUED
 )

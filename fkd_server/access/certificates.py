@@ -114,8 +114,8 @@ class CertificateAuthority:
         for file in (CA_KEY_FILE, CA_FILE, SERVER_KEY_FILE, SERVER_FILE):
             if (folder / file).exists():
                 raise UsageError(
-                    f"{folder / file} exists, and is not overwritten: `fkd-server certs renew --host NAME --tls {folder}` "
-                    "adds names to the coordinator's certificate; for another authority choose another folder"
+                    f"{folder / file} exists, and is not overwritten: choose another folder, or add names to the "
+                    f"coordinator's certificate with `fkd-server certs renew --host NAME --tls {folder}`"
                 )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = new_key()
@@ -181,11 +181,9 @@ class CertificateAuthority:
             UsageError: The folder has credentials already, or the name cannot be one.
         """
         check_name(name)
-        for file in ("ca.pem", "cert.pem", "key.pem"):
-            if (out / file).exists():
-                raise UsageError(
-                    f"{out / file} exists, and is not overwritten: choose another folder with --out"
-                )
+        taken = [out / file for file in ("ca.pem", "cert.pem", "key.pem") if (out / file).exists()]
+        if taken:
+            raise UsageError(f"{taken[0]} exists, and is not overwritten: choose another folder with --out")
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = new_key()
         certificate = self.issue(key.public_key(), role, name, days)

@@ -131,9 +131,10 @@ def _revoke(given: argparse.Namespace) -> None:
     if (given.name is None) is (given.serial is None):
         raise UsageError("certs revoke: expected a NAME, or --serial HEX")
     if given.serial is not None:
-        if not re.fullmatch(r"[0-9A-Fa-f:]{1,80}", given.serial):
-            raise UsageError(f"--serial {given.serial!r}: expected hexadecimal digits")
-        RevokedList(given.tls).add(int(given.serial.replace(":", ""), 16), "by serial number")
+        digits = given.serial.replace(":", "")
+        if not re.fullmatch(r"[0-9A-Fa-f]{1,40}", digits):
+            raise UsageError(f"--serial {given.serial!r}: expected at most 40 hexadecimal digits")
+        RevokedList(given.tls).add(int(digits, 16), "by serial number")
         print(f"revoked: {given.serial}")
         return
     for record in revoke(given.tls, given.name):
@@ -169,14 +170,13 @@ def _create(given: argparse.Namespace) -> None:
 
 def _list_tokens(given: argparse.Namespace) -> None:
     for one in TokenStore(given.tls).listed():
-        print(
-            f"{one.stored.name}  {one.state}  until {one.stored.expires:%Y-%m-%d %H:%M} UTC  {one.token_id}"
-        )
+        until = f"until {one.stored.expires:%Y-%m-%d %H:%M} UTC  " if one.stored else ""
+        print(f"{one.name}  {one.state}  {until}{one.token_id}")
 
 
 def _withdraw(given: argparse.Namespace) -> None:
     for one in TokenStore(given.tls).withdraw(given.name):
-        print(f"withdrawn: {one.stored.name}  {one.token_id}")
+        print(f"withdrawn: {one.name}  {one.token_id}")
 
 
 _CERTS = {"init": _init, "issue": _issue, "renew": _renew, "revoke": _revoke, "list": _list}

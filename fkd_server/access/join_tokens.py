@@ -38,6 +38,8 @@ class TokenState(StrEnum):
     WAITING = "waiting"
     USED = "used"
     EXPIRED = "expired"
+    DAMAGED = "damaged"
+    """Its file tells nothing, and nobody gets anything for it."""
 
 
 class StoredToken(BaseModel):
@@ -59,7 +61,13 @@ class ListedToken:
 
     token_id: str
     state: TokenState
-    stored: StoredToken
+    stored: StoredToken | None
+    """None where the file is damaged."""
+
+    @property
+    def name(self) -> str:
+        """Whose it is, as far as is known."""
+        return self.stored.name if self.stored else "?"
 
 
 class TokenStore:
@@ -120,16 +128,29 @@ class TokenStore:
         return used
 
     def listed(self) -> list[ListedToken]:
-        """All tokens, by name."""
-        now, found = utc_now(), []
-        for path in self._folder.glob("*.json"):
-            stored = self._read(path)
-            if stored is None:
-                continue
-            expired = TokenState.EXPIRED if stored.expires < now else TokenState.WAITING
-            state = TokenState.USED if path.name.endswith(_USED) else expired
-            found.append(ListedToken(path.name[:SHORT_ID], state, stored))
-        return sorted(found, key=lambda token: (token.stored.name, token.stored.expires))
+        """All tokens, by name; damaged ones too.
+
+        Raises:
+            UsageError: There is no folder.
+        """
+        if not self._folder.parent.is_dir():
+            raise UsageError(
+                f"--tls {self._folder.parent}: no folder there; expected one made by `fkd-server certs init`"
+            )
+        found = [self._listed(path) for path in sorted(self._folder.glob("*.json"))]
+        return sorted(
+            found, key=lambda token: (token.name, token.stored.expires if token.stored else utc_now())
+        )
+
+    def _listed(self, path: Path) -> ListedToken:
+        stored = self._read(path)
+        if path.name.endswith(_USED):
+            state = TokenState.USED
+        elif stored is None:
+            state = TokenState.DAMAGED
+        else:
+            state = TokenState.EXPIRED if stored.expires < utc_now() else TokenState.WAITING
+        return ListedToken(path.name[:SHORT_ID], state, stored)
 
     def withdraw(self, name_or_id: str) -> list[ListedToken]:
         """Make tokens that wait worthless.
@@ -140,7 +161,7 @@ class TokenStore:
         gone = [
             token
             for token in self.listed()
-            if name_or_id in (token.stored.name, token.token_id) and token.state is not TokenState.USED
+            if name_or_id in (token.name, token.token_id) and token.state is not TokenState.USED
         ]
         if not gone:
             raise UsageError(

@@ -50,7 +50,7 @@ class RevokedList:
             _parse(self._path.read_text())
         except FileNotFoundError:
             return
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise DataError(
                 f"{self._path} cannot be read ({error}), so that nothing more can be revoked: expected one "
                 "hexadecimal serial number per line; mend the file"

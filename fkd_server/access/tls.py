@@ -91,7 +91,8 @@ class ServerTls:
         holder = _holder(pem)
         if holder.serial in self._revoked:
             raise UnauthenticatedError(
-                f"the certificate of {holder.name} (serial {holder.serial:x}) has been revoked",
+                f"the certificate of {holder.name} (serial {holder.serial:x}) has been revoked: ask the coordinator's "
+                "operator, and put another certificate, or one from --join, into a new --tls folder",
                 reason="CERTIFICATE_REVOKED",
             )
         check_period(holder, self._clock())

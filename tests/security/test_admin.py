@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
+from pathlib import Path
 
 import grpc
 import pytest
@@ -17,10 +19,10 @@ from fkd_server.admin import Admin
 from fkd_server.cli import main
 from fkd_server.run_state import RunState
 from tests.scenario_table import Seen
-from tests.server.tiny import TinyRun
+from tests.server.tiny import TinyRun, tiny_run
 
 from .conftest import Pki
-from .serving import connected, raw_call, serving, site
+from .serving import connected, enrolling, raw_call, serving, site
 
 STATUS, STOP = ADMIN_METHODS["Status"], ADMIN_METHODS["Stop"]
 
@@ -86,10 +88,34 @@ def test_an_operator_sees_the_run(run: TinyRun, pki: Pki, capsys: pytest.Capture
         assert main([*command, "--json"]) == ExitCode.OK
     told = json.loads(capsys.readouterr().out)
     assert text.splitlines()[0] == "run run-1: gathering, before the first round"
-    assert "a: waiting for a task" in text
+    assert text.splitlines()[-1] == "  a: waiting"
     assert (told["run_id"], told["state"], told["round"]) == ("run-1", "gathering", -1)
     assert [(client["name"], client["alive"]) for client in told["clients"]] == [("a", True)]
     assert ("admin", "alice", "Status") in [(x["event"], x.get("who"), x.get("method")) for x in logs]
+
+
+def test_status_says_who_works_at_what_who_waits_and_who_is_gone(
+    tmp_path: Path, pki: Pki, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tiny_run(tmp_path / "three", min_clients=3, clients_per_round=0.3)
+    alice, names = pki.holder("alice", Role.OPERATOR), ("a", "b", "c")
+    with serving(run, ServerTls(pki.folder)) as address, ExitStack() as stack:
+        sites = {name: site(stack.enter_context(connected(address, pki.client(name)))) for name in names}
+
+        def states() -> dict[str, str]:
+            assert main(["status", "--server", address, "--tls", str(alice)]) == ExitCode.OK
+            lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+            return {name: state for name, _, state in (line.partition(": ") for line in lines)}
+
+        for one in sites.values():
+            one.poll()
+        (asked,) = run.coordinator.participants
+        leaves, waits = (name for name in names if name != asked)
+        assert states() == {asked: "working", leaves: "waiting", waits: "waiting"}
+        key = sites[asked].key(0, run.coordinator.open.key.phase)  # type: ignore[union-attr]
+        sites[asked].call("Heartbeat", key=key, activity="distilling", progress=0.16)
+        sites[leaves].call("Leave")
+        assert states() == {asked: "working: distilling 16%", leaves: "gone", waits: "waiting"}
 
 
 def test_an_operator_stops_the_run(run: TinyRun, pki: Pki, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +127,7 @@ def test_an_operator_stops_the_run(run: TinyRun, pki: Pki, capsys: pytest.Captur
         over = a.poll().finished
     assert run.coordinator.state is RunState.ABORTED
     assert (over.completed, over.detail) == (False, "stopped by operator alice")
-    assert "stopped by operator alice" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("the run is over: stopped by operator alice\n") == 2
 
 
 def test_without_tls_this_machine_is_the_operator(run: TinyRun, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,12 +145,25 @@ def test_without_tls_other_machines_are_not(run: TinyRun, address: str) -> None:
         Admin(run.service).operator(STOP, UNPROVEN, address)
 
 
-def test_a_client_is_told_what_its_status_command_lacks(
+def test_an_operator_is_told_what_the_command_lacks(
     run: TinyRun, pki: Pki, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An operator's advice: a client's would lead to a certificate that is refused as well."""
     with serving(run, ServerTls(pki.folder)) as address:
         assert main(["status", "--server", address]) == ExitCode.REJECTED
-        assert "expects TLS" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "expects TLS" in said
+        assert "--role operator --out DIR" in said
+        assert "--join" not in said
+        assert main(["stop", "--server", address, "--tls", str(pki.folder)]) == ExitCode.USAGE
+        assert "the coordinator's own folder" in capsys.readouterr().err
+        assert main(["stop", "--server", address, "--tls", str(pki.folder / "none")]) == ExitCode.USAGE
+        assert "--role operator" in capsys.readouterr().err
         assert main(["status", "--server", address, "--tls", str(pki.holder("a"))]) == ExitCode.REJECTED
         assert "--role operator" in capsys.readouterr().err
     assert main(["status", "--server", "127.0.0.1:1"]) == ExitCode.UNREACHABLE
+    with enrolling(ServerTls(pki.folder)) as port:
+        alice = str(pki.holder("alice", Role.OPERATOR))
+        address = f"127.0.0.1:{port}"
+        assert main(["status", "--server", address, "--tls", alice]) == ExitCode.REJECTED
+        assert f"{address} does not know this call" in capsys.readouterr().err

@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import time_machine
 from cryptography import x509
 
 from fkd_client.cli import main as client_main
 from fkd_common.access.certificates import CLIENT_FILES, SERVER_FILES, Credentials, Role, holder_of
 from fkd_common.errors import ExitCode, UsageError
+from fkd_server.access.certificates import new_key
+from fkd_server.access.host_names import hosts_of
+from fkd_server.access.revocation import RevokedList
 from fkd_server.cli import main
 from fkd_server.settings import ServerSettings
 
-from .conftest import Pki
+from .conftest import HOSTS, Pki
 
 Words = Callable[..., list[str]]
 
@@ -108,19 +113,77 @@ def test_a_certificate_made_elsewhere_is_revoked_by_its_number(pki: Pki, words: 
     assert (pki.folder / "revoked").read_text().startswith("abcd ")
 
 
-def test_renewal_keeps_names_and_key_unless_told(pki: Pki, words: Words) -> None:
+def test_renewal_keeps_key_and_names_and_adds_those_it_is_given(pki: Pki, words: Words) -> None:
+    """A client that is told to have a name added must not cost the others theirs."""
     before = Credentials.read(pki.folder, SERVER_FILES)
     words("certs", "renew", "--tls", pki.folder)
     kept = Credentials.read(pki.folder, SERVER_FILES)
-    words("certs", "renew", "--host", "other.example.org", "--tls", pki.folder)
-    moved = Credentials.read(pki.folder, SERVER_FILES)
-
-    def names(credentials: Credentials) -> object:
-        return credentials.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-
+    said = words("certs", "renew", "--host", "hub.example.org", "--host", HOSTS[0], "--tls", pki.folder)
+    more = Credentials.read(pki.folder, SERVER_FILES)
     assert kept.certificate.serial_number != before.certificate.serial_number
-    assert (names(kept), kept.key) == (names(before), before.key)
-    assert names(moved) != names(before)
+    assert (hosts_of(kept.certificate), kept.key) == (HOSTS, before.key)
+    assert (hosts_of(more.certificate), more.key) == ((*HOSTS, "hub.example.org"), before.key)
+    assert said[1] == f"  it is for {', '.join((*HOSTS, 'hub.example.org'))}"
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["missing", "empty"])
+@pytest.mark.parametrize("name", ["server.pem", "server.key"])
+def test_a_lost_certificate_or_key_of_the_coordinator_is_made_anew(
+    pki: Pki, words: Words, capsys: pytest.CaptureFixture[str], name: str, spoil: Callable[[Path], object]
+) -> None:
+    spoil(pki.folder / name)
+    if name == "server.pem":
+        assert "--host" in mistake(capsys, "certs", "renew", "--tls", pki.folder)
+    said = words("certs", "renew", "--host", "localhost", "--tls", pki.folder)
+    assert "localhost" in hosts_of(Credentials.read(pki.folder, SERVER_FILES).certificate)
+    assert any("new one" in line for line in said) is (name == "server.key")
+    assert mode_of(pki.folder / "server.key") == 0o600
+
+
+def test_a_certificate_whose_copy_is_damaged_is_listed_and_revoked(pki: Pki, words: Words) -> None:
+    """Its file's name says whose it is and which."""
+    certificate = Credentials.read(pki.holder("site-a"), CLIENT_FILES).certificate
+    (copy,) = (pki.folder / "issued").iterdir()
+    copy.write_bytes(b"")
+    assert words("certs", "list", "--tls", pki.folder) == [f"site-a  damaged  {copy}"]
+    words("certs", "revoke", "site-a", "--tls", pki.folder)
+    assert certificate.serial_number in RevokedList(pki.folder)
+    assert words("certs", "list", "--tls", pki.folder) == [f"site-a  damaged, revoked  {copy}"]
+
+
+def test_revoking_a_name_does_not_succeed_while_a_copy_tells_nothing(
+    pki: Pki, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serial = Credentials.read(pki.holder("a"), CLIENT_FILES).certificate.serial_number
+    (pki.folder / "issued" / "lost.pem").write_text("once a certificate of a")
+    assert main(["certs", "revoke", "a", "--tls", str(pki.folder)]) == ExitCode.DATA
+    said = capsys.readouterr()
+    assert "revoked:" not in said.out
+    assert "issued/lost.pem" in said.err
+    assert serial in RevokedList(pki.folder)  # what can be revoked is
+
+
+def test_nothing_is_revoked_in_a_list_that_a_coordinator_cannot_read(
+    pki: Pki, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A coordinator goes on with what it knew: whatever is added to such a list does not count."""
+    pki.holder("a")
+    (pki.folder / "revoked").write_text("the old laptop\n")
+    for what in (["a"], ["--serial", "ab12"]):
+        assert main(["certs", "revoke", *what, "--tls", str(pki.folder)]) == ExitCode.DATA
+        assert "one hexadecimal serial number per line" in " ".join(capsys.readouterr().err.split())
+    assert (pki.folder / "revoked").read_text() == "the old laptop\n"
+
+
+def test_no_certificate_outlives_the_authority(pki: Pki, capsys: pytest.CaptureFixture[str]) -> None:
+    end = pki.authority.certificate.not_valid_after_utc
+    for days in ("99999", "1e300", "inf", "nan"):
+        error = mistake(capsys, "certs", "issue", "a", "--days", days, "--tls", pki.folder)
+        assert f"{end:%Y-%m-%d}" in error
+    with time_machine.travel(end - timedelta(days=9)):
+        assert pki.authority.issue(new_key().public_key(), Role.CLIENT, "a").not_valid_after_utc == end
+    with time_machine.travel(end + timedelta(days=1)):
+        assert "certs init" in mistake(capsys, "certs", "issue", "a", "--tls", pki.folder)
 
 
 def test_tokens_are_listed_without_their_text(pki: Pki, words: Words) -> None:
@@ -129,6 +192,10 @@ def test_tokens_are_listed_without_their_text(pki: Pki, words: Words) -> None:
     (line,) = words("token", "list", "--tls", pki.folder)
     assert re.fullmatch(r"a  waiting  until \d{4}-\d\d-\d\d \d\d:\d\d UTC  [0-9a-f]{12}", line)
     words("token", "revoke", line.split()[-1], "--tls", pki.folder)
+    assert words("token", "list", "--tls", pki.folder) == []
+    (pki.folder / "tokens" / "0123456789abcdef.json").write_text("{")
+    assert words("token", "list", "--tls", pki.folder) == ["?  damaged  0123456789ab"]
+    words("token", "revoke", "0123456789ab", "--tls", pki.folder)
     assert words("token", "list", "--tls", pki.folder) == []
 
 
@@ -141,9 +208,23 @@ def test_tokens_are_listed_without_their_text(pki: Pki, words: Words) -> None:
         (["certs", "revoke", "nobody"], "nobody"),
         (["certs", "revoke"], "--serial"),
         (["certs", "revoke", "--serial", "xyz"], "hexadecimal"),
-        (["certs", "renew", "--host", "ü"], "--host"),
+        (["certs", "revoke", "--serial", "::"], "hexadecimal"),
+        (["certs", "init"], "certs renew --host"),
+        (["certs", "issue", "a", "--role", "boss"], "operator"),
+        (["certs", "issue", "a", "--days", "long"], "--days"),
+        (["certs", "issue"], "name"),
+        (["certs", "isue"], "issue"),
+        (["certs"], "VERB"),
+        *(
+            (["certs", verb, "--host", host], "--host")
+            for verb in ("renew", "init")
+            for host in ("ü", "hub:50051", "bad host!", "10.0.0.300", "", "-x", "a..b", "a" * 300)
+        ),
         (["token", "create", "a b"], "letters, digits"),
         (["token", "create", "a", "--valid", "soon"], "24h"),
+        (["token", "create", "a", "--valid", "0m"], "more than 0"),
+        (["token", "create", "a", "--valid", "9999999999d"], "at most 365d"),
+        (["token", "creat", "a"], "create"),
         (["token", "revoke", "nobody"], "nobody"),
     ],
 )
@@ -153,6 +234,47 @@ def test_a_mistake_is_one_sentence(
     before = {path.name for path in pki.folder.iterdir()}
     assert named in mistake(capsys, *arguments, "--tls", pki.folder)
     assert {path.name for path in pki.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("file", ["ca.pem", "ca.key"])
+@pytest.mark.parametrize("command", [["certs", "issue", "a"], ["token", "create", "a"], ["certs", "renew"]])
+def test_a_damaged_authority_is_named_and_not_taken_for_none(
+    pki: Pki, capsys: pytest.CaptureFixture[str], command: list[str], file: str
+) -> None:
+    (pki.folder / file).write_text("")
+    error = mistake(capsys, *command, "--tls", pki.folder)
+    assert f"{pki.folder / file} is damaged: put back a copy" in error
+
+
+VERBS = [
+    ["certs", "init"], ["certs", "issue", "a"], ["certs", "renew"], ["certs", "revoke", "a"], ["certs", "list"],
+    ["certs", "revoke", "--serial", "ab"], ["token", "create", "a"], ["token", "list"], ["token", "revoke", "a"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", VERBS, ids=" ".join)
+@pytest.mark.parametrize("folder", ["/proc/none", "/dev/null"])
+def test_a_folder_that_cannot_be_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], command: list[str], folder: str
+) -> None:
+    assert folder in mistake(capsys, *command, "--tls", folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["statuss"], "did you mean status?"),
+        (["serve"], "expected prepare, doctor, certs"),
+        (["status", "--server", "hub"], "HOST:PORT"),
+        (["stop", "now"], "now"),
+        (["doctor", "--mend"], "--mend"),
+        (["prepare", "--seed", "x", "--anchors", "a", "--out", "b"], "--seed"),
+    ],
+)
+def test_a_mistyped_command_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert named in mistake(capsys, *arguments)
 
 
 def test_nothing_is_overwritten(pki: Pki, capsys: pytest.CaptureFixture[str]) -> None:

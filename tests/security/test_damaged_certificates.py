@@ -14,8 +14,9 @@ from fkd_common.access.certificates import SERVER_FILES, Credentials, Role
 from fkd_common.access.join_token import decode_token, encode_token
 from fkd_common.errors import InvalidUploadError, RefusedError, UnauthenticatedError, UsageError
 from fkd_common.pb import enrolment_pb2 as pb
-from fkd_server.access.certificates import CertificateAuthority, issued_in, new_key
+from fkd_server.access.certificates import CertificateAuthority, new_key
 from fkd_server.access.enrolment import Enrolment
+from fkd_server.access.records import issued_in
 from fkd_server.access.tls import ServerTls, _holder
 
 VERSION_3, VERSION_127 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x7e"
@@ -72,7 +73,7 @@ def test_a_certificate_whose_key_cannot_be_is_refused(
     at = bytes(der).index(point.y.to_bytes(32, "big"))  # type: ignore[union-attr]
     der[at] ^= 1
     path.write_bytes(pem(bytes(der)))
-    with pytest.raises(UsageError, match="not PEM certificates"):
+    with pytest.raises(UsageError, match=r"server\.pem is damaged"):
         Credentials.read(tmp_path / "tls", SERVER_FILES)
 
 
@@ -102,9 +103,11 @@ def test_an_answer_with_such_a_certificate_is_refused(odd: bytes) -> None:
         _checked(pb.JoinResponse(certificate=pem(odd), ca=pem(odd)), new_key(), "a")
 
 
-def test_a_copy_of_such_a_certificate_is_passed_over(
+def test_a_copy_of_such_a_certificate_is_listed_as_damaged(
     authority: CertificateAuthority, odd: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / "tls" / "issued").mkdir(exist_ok=True)
-    (tmp_path / "tls" / "issued" / "odd.pem").write_bytes(pem(odd))
-    assert [found.holder.name for found in issued_in(tmp_path / "tls") if found.holder.name == "odd"] == []
+    issued = tmp_path / "tls" / "issued"
+    (issued / "site-a-ab12.pem").write_bytes(pem(odd))
+    (issued / "odd.pem").write_bytes(b"")
+    damaged = [record for record in issued_in(tmp_path / "tls") if record.holder is None]
+    assert [(record.name, record.serial) for record in damaged] == [("", None), ("site-a", 0xAB12)]

@@ -21,7 +21,14 @@ from fkd_client.join import join
 from fkd_client.tls import ClientTls
 from fkd_common.access.certificates import Role, holder_of, to_pem
 from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES, PREFIX, decode_token
-from fkd_common.errors import FkdError, InvalidUploadError, UnauthenticatedError, UnreachableError, UsageError
+from fkd_common.errors import (
+    ExitCode,
+    FkdError,
+    InvalidUploadError,
+    UnauthenticatedError,
+    UnreachableError,
+    UsageError,
+)
 from fkd_common.pb import enrolment_pb2 as pb
 from fkd_common.rpc import ENROLMENT_METHODS
 from fkd_server.access.certificates import new_key
@@ -32,7 +39,7 @@ from tests.scenario_table import Seen
 from tests.server.tiny import TinyRun
 
 from .conftest import Pki
-from .serving import connected, enrolling, raw_call, register, serving
+from .serving import connected, enrolling, raw_call, refused, register, serving
 
 DAY = timedelta(days=1)
 
@@ -84,6 +91,54 @@ def test_a_site_that_has_its_certificate_does_not_ask_again(pki: Pki, tmp_path: 
         join_at(1, "not even a token", folder)
     assert files_in(folder) == before
     assert [line["event"] for line in logs] == ["joined_before"]
+
+
+@pytest.mark.scenario(31)
+def test_an_expired_certificate_is_replaced_by_a_new_token(
+    run: TinyRun, pki: Pki, port: int, tmp_path: Path
+) -> None:
+    """Scenario 31: with a new key; the files before are kept."""
+    folder = pki.holder("a", days=-0.001)
+    before = files_in(folder)
+    join_at(port, token_for(pki, "a"), folder)
+    after = files_in(folder)
+    assert {name.removesuffix(".old"): after[name] for name in after if name.endswith(".old")} == before
+    assert len(after) == 6
+    assert after["key.pem"] != before["key.pem"]
+    with serving(run, ServerTls(pki.folder)) as address, connected(address, ClientTls(folder)) as transport:
+        assert register(transport) == "run-1"
+
+
+def test_an_expired_certificate_stays_until_there_is_another(pki: Pki, port: int, tmp_path: Path) -> None:
+    """A unit that keeps --join with a used token, and a clock that is ahead for a moment, lose nothing."""
+    used = token_for(pki, "a")
+    join_at(port, used, tmp_path / "first")
+    folder = pki.holder("a", days=-0.001)
+    before = files_in(folder)
+    with pytest.raises(UnauthenticatedError, match=r"expired at .* and --join fetched no other") as error:
+        join_at(port, used, folder)
+    assert error.value.reason == "TOKEN_USED"
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    with pytest.raises(UsageError, match="the token is for b"):
+        join_at(port, token_for(pki, "b"), folder)
+    join_at(port, token_for(pki, "a"), folder)
+    assert ClientTls(folder).name == "a"
+
+
+@pytest.mark.parametrize("moved", [(), ("ca.pem",), ("ca.pem", "key.pem")])
+def test_replacing_that_was_broken_off_is_finished(pki: Pki, tmp_path: Path, moved: tuple[str, ...]) -> None:
+    """Scenario 2: the process died between two files; nobody answers here, and nothing is needed."""
+    folder, fresh = pki.holder("a", days=-0.001), pki.holder("a", folder="a/renewal")
+    complete = files_in(fresh)
+    for name in moved:
+        (folder / name).replace(folder / f"{name}.old")
+        (fresh / name).replace(folder / name)
+    if moved:
+        (folder / "cert.pem").replace(folder / "cert.pem.old")
+    join_at(1, "not even a token", folder)
+    assert {
+        name: content for name, content in files_in(folder).items() if not name.endswith(".old")
+    } == complete
 
 
 @pytest.mark.scenario(15)
@@ -279,6 +334,16 @@ def test_guessing_is_slowed_down_and_seen(pki: Pki, seen: Seen) -> None:
     now[0] = WINDOW_S
     assert reason("192.0.2.66") == "TOKEN_UNKNOWN"
     seen(f"{MAX_WRONG} tries a minute")
+
+
+@pytest.mark.scenario(32)
+def test_a_client_sent_to_the_port_for_tokens_is_told_so(pki: Pki, port: int, seen: Seen) -> None:
+    """Scenario 32: gRPC's own word is "Method not found!"; trying again would not help."""
+    error = refused(f"127.0.0.1:{port}", pki.client("a"))
+    assert error.exit_code is ExitCode.REJECTED
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "--join has one of its own" in str(error)
+    seen(error.reason)
 
 
 def test_addresses_are_remembered_in_bounded_number() -> None:

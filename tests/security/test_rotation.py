@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from fkd_client.tls import ClientTls
 from fkd_common.access.certificates import Role
 from fkd_common.errors import UnauthenticatedError, UnreachableError
-from fkd_server.access.certificates import CertificateAuthority, revoke
+from fkd_server.access.certificates import CertificateAuthority
+from fkd_server.access.records import revoke
 from fkd_server.access.revocation import REVOKED_FILE, RevokedList
 from fkd_server.access.tls import ServerTls
 from tests.scenario_table import Seen
@@ -57,7 +58,7 @@ def test_a_renewed_coordinators_certificate_is_shown_to_new_connections(
         a = site(transport)
         before = shown_by(address)
         with capture_logs() as logs:
-            fresh = pki.authority.renew_server()
+            fresh = pki.authority.renew_server().certificate
             assert shown_by(address) == fresh.serial_number != before
         assert a.poll().HasField("wait")
         with connected(address, pki.client("b")) as another:
@@ -163,6 +164,7 @@ def test_a_revoked_certificate_ends_open_connections_and_opens_no_new_ones(
         with connected(address, ClientTls(pki.holder("a", folder="a-again"))) as transport:
             assert register(transport) == "run-1"  # the name is free for a new certificate
     assert error.value.reason == again.reason == "CERTIFICATE_REVOKED"
+    assert "ask the coordinator's operator" in str(again)
     seen(f"UNAUTHENTICATED {again.reason}")
 
 
@@ -197,6 +199,15 @@ def test_what_was_revoked_stays_so_when_the_list_cannot_be_read(tmp_path: Path) 
     assert [line["event"] for line in logs] == ["revoked_list_unreadable"]
     (tmp_path / REVOKED_FILE).unlink()
     assert 0xAB12 in revoked
+
+
+def test_a_list_without_a_last_line_break_loses_no_revocation(tmp_path: Path) -> None:
+    """Two numbers run together would revoke neither."""
+    (tmp_path / REVOKED_FILE).write_text("ab12")
+    RevokedList(tmp_path).add(0xCD34, "client b")
+    revoked = RevokedList(tmp_path)
+    assert 0xAB12 in revoked
+    assert 0xCD34 in revoked
 
 
 def test_an_unreadable_list_at_the_start_lets_nobody_in(tmp_path: Path) -> None:

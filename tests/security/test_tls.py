@@ -158,6 +158,7 @@ def test_a_coordinator_outside_its_certificates_period_is_said_so(
 def test_a_coordinator_under_another_name_is_not_trusted(run: TinyRun, pki: Pki, seen: Seen) -> None:
     """Scenario 31, wrong SAN."""
     folder = pki.holder("a")
+    (pki.folder / "server.pem").unlink()
     pki.authority.renew_server(["fkd.example.org"])
     with serving(run, ServerTls(pki.folder)) as address:
         error = refused(address, ClientTls(folder))
@@ -317,7 +318,7 @@ def test_nothing_older_than_tls_1_2_is_spoken(run: TinyRun, pki: Pki) -> None:
     ("spoil", "named"),
     [
         (lambda folder: (folder / "key.pem").unlink(), "no key.pem"),
-        (lambda folder: (folder / "cert.pem").write_text("hello"), "not PEM"),
+        (lambda folder: (folder / "cert.pem").write_text("hello"), "cert.pem is damaged"),
         (lambda folder: (folder / "key.pem").write_bytes(key_pem(new_key())), "not the key of"),
         (lambda folder: (folder / "ca.pem").write_bytes(b"\0" * (2 << 20)), "bytes"),
     ],
