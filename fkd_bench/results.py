@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fkd_bench.federation import FederationResult
+from fkd_server.result_tables import align_right, bytes_table, percent
 
 Json = dict[str, Any]
 CLIENT_PHASES = ("embed", "teacher", "student", "residual", "moments", "votes", "personal", "assess")
@@ -95,32 +96,21 @@ def print_result(result: Json) -> None:
     console, accuracy = Console(), result["accuracy"]
     table = Table("model", "test set", "client-matched test", title="accuracy")
     for label, name in _ROWS:
-        table.add_row(label, _percent(accuracy[name]), "")
+        table.add_row(label, percent(accuracy[name]), "")
     table.add_section()
-    table.add_row(
-        "personal, mean", _percent(accuracy["personal_full"]), _percent(accuracy["personal_matched"])
-    )
+    table.add_row("personal, mean", percent(accuracy["personal_full"]), percent(accuracy["personal_matched"]))
     for kind, scores in result["personal"].items():
         table.add_row(
-            f"  {kind.replace('_', ' ')}", _percent(scores["full"]), _percent(scores["matched"]), style="dim"
+            f"  {kind.replace('_', ' ')}", percent(scores["full"]), percent(scores["matched"]), style="dim"
         )
     table.add_section()
     table.add_row(
         "local teacher alone, mean",
-        _percent(accuracy["local_only"]),
-        _percent(accuracy["local_only_matched"]),
+        percent(accuracy["local_only"]),
+        percent(accuracy["local_only_matched"]),
     )
-    _right(table)
-    console.print(table)
-    table = Table(
-        "phase", "payload up", "payload down", "message up", "message down", title="bytes per client"
-    )
-    for phase, count in result["bytes"]["by_phase"].items():
-        table.add_row(phase, *_byte_cells(count))
-    table.add_section()
-    table.add_row("total", *_byte_cells(result["bytes"]))
-    _right(table)
-    console.print(table)
+    console.print(align_right(table))
+    console.print(bytes_table(result["bytes"]))
     print_seconds(console, result["seconds"])
     server = result["server"]
     console.print(f"coordinator: peak memory {server['peak_rss_mb']} MB, {server['cpu_s']} s of CPU")
@@ -133,12 +123,11 @@ def print_summary(summary: Json) -> None:
     seeds = ", ".join(str(seed) for seed in summary["seeds"])
     table = Table("model", "mean", "std", title=f"accuracy over seeds {seeds}")
     for name, mean in summary["mean"]["accuracy"].items():
-        table.add_row(name.replace("_", " "), _percent(mean), _percent(summary["std"]["accuracy"][name]))
+        table.add_row(name.replace("_", " "), percent(mean), percent(summary["std"]["accuracy"][name]))
     for kind, mean in summary["mean"].get("personal_matched_by_kind", {}).items():
         std = summary["std"]["personal_matched_by_kind"][kind]
-        table.add_row(f"  {kind.replace('_', ' ')}, matched", _percent(mean), _percent(std), style="dim")
-    _right(table)
-    console.print(table)
+        table.add_row(f"  {kind.replace('_', ' ')}, matched", percent(mean), percent(std), style="dim")
+    console.print(align_right(table))
     print_seconds(console, summary["mean"]["seconds"])
 
 
@@ -149,18 +138,4 @@ def print_seconds(console: Console, seconds: Json) -> None:
         if phase == "wall":
             table.add_section()
         table.add_row(_PHASE_LABELS.get(phase, phase), f"{value:.1f}")
-    _right(table)
-    console.print(table)
-
-
-def _right(table: Table) -> None:
-    for column in table.columns[1:]:
-        column.justify = "right"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2%}"
-
-
-def _byte_cells(count: Json) -> list[str]:
-    return [f"{count[kind][way]:,}" for kind in ("payload", "message") for way in ("up", "down")]
+    console.print(align_right(table))

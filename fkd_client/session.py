@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES, ByteCount, Ledger, LedgerKey
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
-from fkd_common.rpc import MAX_POLL_S, METHODS, PROTOCOL_VERSION, Transport
+from fkd_common.rpc import MAX_POLL_S, METHODS, PREPARING, PROTOCOL_VERSION, Transport
 
 CALL_TIMEOUT_S = 30.0
 """Deadline of every call but the long poll, which has MAX_POLL_S more."""
@@ -79,6 +80,8 @@ class Session:
     ) -> _Response:
         """Make a call, again and again while the coordinator does not answer, for as long as patience lasts.
 
+        A coordinator that says it is preparing does answer: patience begins anew.
+
         Args:
             name: Method of fkd.v1.Coordinator.
             request: Its request, without session.
@@ -99,11 +102,16 @@ class Session:
         booked = key.phase if key and key.phase in PHASE_NAMES else phase
         where = LedgerKey(self.name, key.round if key else 0, PHASE_NAMES[booked])
 
+        answered = time.monotonic()
+
         def attempt() -> _Response:
+            nonlocal answered
             failpoint(f"{name}.calling")
             try:
                 reply = self._transport.call(METHODS[name], raw, timeout_s)
-            except FkdError:
+            except FkdError as error:
+                if error.reason == PREPARING:
+                    answered = time.monotonic()
                 self.ledger.book(where, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
                 raise
             failpoint(f"{name}.answered")
@@ -131,20 +139,22 @@ class Session:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(UnreachableError),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
-            stop=tenacity.stop_after_delay(self._patience_s) | tenacity.stop_when_event_set(self._closed),
-            before_sleep=self._say_unreachable,
+            stop=lambda _: self._closed.is_set() or time.monotonic() - answered >= self._patience_s,
+            before_sleep=lambda state: self._say_unreachable(state, answered),
             sleep=tenacity.sleep_using_event(self._closed),
             reraise=True,
         )
         return retrying(attempt)
 
-    def _say_unreachable(self, state: tenacity.RetryCallState) -> None:
-        if state.attempt_number in (1, 3) or state.attempt_number % 10 == 0:
-            error = state.outcome.exception() if state.outcome else None
+    def _say_unreachable(self, state: tenacity.RetryCallState, answered: float) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        preparing = isinstance(error, FkdError) and error.reason == PREPARING
+        # How far a preparation is changes: said oftener, about every 10 s.
+        if state.attempt_number in (1, 3) or state.attempt_number % (3 if preparing else 10) == 0:
             self._log.warning(
-                "coordinator_unreachable",
+                "coordinator_not_ready" if preparing else "coordinator_unreachable",
                 attempt=state.attempt_number,
-                giving_up_in_s=round(max(0.0, self._patience_s - (state.seconds_since_start or 0.0))),
+                giving_up_in_s=round(max(0.0, self._patience_s - (time.monotonic() - answered))),
                 detail=str(error),
             )
 

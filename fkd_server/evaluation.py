@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,9 @@ import structlog
 
 from fkd_common.errors import FkdError
 from fkd_server.method.federated_method import Json
+
+PATIENCE_S = 1800.0
+"""A child that has said nothing for so long will not: it is ended."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +49,30 @@ class Evaluator:
     ) -> None:
         """Start the child; `on_result` gets round and accuracies, on the evaluator's own thread."""
         self._jobs: queue.SimpleQueue[EvaluationJob | None] = queue.SimpleQueue()
+        self._unscored: deque[int] = deque()
+        self._activity = ""
         self._on_result = on_result
-        command = [
-            sys.executable,
-            "-m",
-            "fkd_server.evaluation",
-            str(test),
-            str(extractor),
-            extractor_sha256,
-            str(cache),
-            str(threads),
-        ]
+        self._killed = threading.Event()
+        self._silent = threading.Event()
+        self._log = structlog.get_logger()
+        command = [sys.executable, "-m", "fkd_server.evaluation"]
+        command += [str(test), str(extractor), extractor_sha256, str(cache), str(threads)]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._work, name="evaluation", daemon=True)
         self._thread.start()
 
     def submit(self, job: EvaluationJob) -> None:
-        """Queue a model; its file is removed once scored."""
+        """Queue a model."""
+        self._unscored.append(job.round)
         self._jobs.put(job)
+
+    def waiting_for(self) -> str:
+        """For a person: what is still to be scored; empty if nothing is."""
+        rounds = list(self._unscored) if self._thread.is_alive() else []
+        if not rounds:
+            return ""
+        which = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {', '.join(map(str, rounds))}"
+        return f"evaluation of {which}" + (f" ({self._activity})" if self._activity else "")
 
     def close(self) -> None:
         """Wait for what is queued, then end the child."""
@@ -69,33 +80,68 @@ class Evaluator:
         self._thread.join()
 
     def kill(self) -> None:
-        """End the child at once."""
+        """End the child at once: nothing is said of what it had not scored, so that it can be scored later."""
+        self._killed.set()
         self._child.kill()
-        self._child.wait()
+        self.close()
 
     def _work(self) -> None:
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        log = structlog.get_logger()
-        while (job := self._jobs.get()) is not None:
-            try:
-                self._child.stdin.write(json.dumps({"model": str(job.model)}) + "\n")
-                self._child.stdin.flush()
-                answer = json.loads(self._child.stdout.readline())
-            except (OSError, ValueError):
-                answer = {"error": f"the evaluation process ended with status {self._child.wait()}"}
+        while (job := self._jobs.get()) is not None and not self._killed.is_set():
+            answer = self._ask(job)
             if "error" in answer:
-                log.error("evaluation_failed", round=job.round, detail=answer["error"])
+                if self._killed.is_set():
+                    break
+                self._log.error("evaluation_failed", round=job.round, detail=answer["error"])
                 answer = {}
             self._on_result(job.round, answer)
-            job.model.unlink(missing_ok=True)
+            self._unscored.popleft()
+        assert self._child.stdin is not None
         with contextlib.suppress(OSError):
             self._child.stdin.close()
         self._child.wait()
 
+    def _ask(self, job: EvaluationJob) -> dict[str, Json]:
+        """The child's answer about a model: accuracies, or what is wrong under "error"."""
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(json.dumps({"model": str(job.model)}) + "\n")
+            self._child.stdin.flush()
+            while "activity" in (said := json.loads(self._next_line())):
+                self._activity = f"{said['activity']}, {said['percent']} %"
+        except (OSError, ValueError):
+            self._child.kill()  # whatever it does, it no longer answers
+            silence = f"it said nothing for {PATIENCE_S:.0f} s" if self._silent.is_set() else ""
+            ended = f"it ended with status {self._child.wait()}"
+            return {"error": f"the evaluation process gives no answer: {silence or ended}"}
+        self._activity = ""
+        answer: dict[str, Json] = said
+        return answer
+
+    def _next_line(self) -> str:
+        """What the child says next; empty if it has ended, or has been silent for too long and was ended."""
+        assert self._child.stdout is not None
+        giving_up = threading.Timer(PATIENCE_S, self._give_up)
+        giving_up.start()
+        try:
+            return self._child.stdout.readline()
+        finally:
+            giving_up.cancel()
+
+    def _give_up(self) -> None:
+        self._silent.set()
+        self._child.kill()
+
 
 def main(arguments: list[str]) -> int:
     """The child: embed the test shard once, then score every model named on standard input."""
+    for stop in (signal.SIGINT, signal.SIGTERM):  # they reach a whole group; the coordinator decides
+        signal.signal(stop, signal.SIG_IGN)
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no answer
+        return _score(arguments, lambda said: print(json.dumps(said), file=answers, flush=True))
+
+
+def _score(arguments: list[str], say: Callable[[dict[str, Json]], None]) -> int:
     from fkd_client.threads import limit_threads
 
     test, extractor_path, extractor_sha256, cache, threads = arguments
@@ -106,16 +152,21 @@ def main(arguments: list[str]) -> int:
     from fkd_common.method.metrics import accuracy, per_class_recall
     from fkd_shards.shard import read_shard
 
+    def progress(fraction: float, activity: str) -> None:
+        say({"activity": activity, "percent": round(100 * fraction)})
+
     try:
         shard = read_shard(Path(test))
         if shard.labels is None:
             raise FkdError(f"{test} has no labels")
         extractor = load_extractor(Path(extractor_path))
-        embeddings = embed_cached(Path(cache), extractor_sha256, extractor, shard, device="cpu")
+        embeddings = embed_cached(
+            Path(cache), extractor_sha256, extractor, shard, device="cpu", progress=progress
+        )
         labels = shard.labels
     except FkdError as error:
         for _ in sys.stdin:
-            print(json.dumps({"error": str(error)}), flush=True)
+            say({"error": str(error)})
         return error.exit_code
     for line in sys.stdin:
         try:
@@ -125,9 +176,9 @@ def main(arguments: list[str]) -> int:
             result["published"] = result[model.published]
             recall = per_class_recall(scores[model.published], labels, scores[model.published].shape[1])
             result["recall"] = [None if value != value else float(value) for value in recall]
-            print(json.dumps(result), flush=True)
+            say(result)
         except (FkdError, ValueError, KeyError) as error:
-            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+            say({"error": f"{type(error).__name__}: {error}"})
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -22,12 +23,14 @@ from fkd_common.errors import (
     PortInUseError,
     RefusedError,
     TooLargeError,
+    UnreachableError,
 )
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.rpc import (
     ADMIN_METHODS,
     MAX_POLL_S,
     METHODS,
+    PREPARING,
     RETRY_AFTER_S,
     Method,
     to_status,
@@ -74,13 +77,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 class GrpcServer:
     """An asyncio gRPC server around a :class:`CoordinatorService`.
 
-    The port is bound before there is a service to answer on it, so that a taken port is noticed before the
-    minutes that preparing a run may take.
+    It listens before there is a service, so that a taken port is noticed before the minutes that preparing a run
+    may take, and clients that come meanwhile learn what they wait for.
     """
 
     def __init__(self, heartbeat_s: float, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         self._service: CoordinatorService | None = None
+        self._preparing: Callable[[], str] | None = None
         self._admin: Admin | None = None
         self._tls: ServerTls | None = None
         self._heartbeat_s = heartbeat_s
@@ -117,8 +121,13 @@ class GrpcServer:
             )
         return bound
 
+    async def start_preparing(self, activity: Callable[[], str]) -> None:
+        """Begin to answer calls, all in the same way: that the run is being prepared, and how far that is."""
+        self._preparing = activity
+        await self._server.start()
+
     async def start(self, service: CoordinatorService) -> None:
-        """Begin to answer calls with this service."""
+        """Answer calls with this service from now on."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -126,7 +135,8 @@ class GrpcServer:
 
         self._service, self._admin = service, Admin(service)
         service.on_change(wake)
-        await self._server.start()
+        if self._preparing is None:
+            await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let running ones finish, then stop."""
@@ -155,6 +165,7 @@ class GrpcServer:
         """One call: read the request, answer it, and turn errors into status."""
         strikes = 0
         try:
+            self._check_ready()
             if method.path in _ADMIN_PATHS:
                 await self._operate(method, context)
             else:
@@ -172,6 +183,15 @@ class GrpcServer:
         elif busy:
             await asyncio.sleep(RETRY_AFTER_S)
         await context.abort_with_status(rpc_status.to_status(status))
+
+    def _check_ready(self) -> None:
+        if self._service is None:
+            assert self._preparing is not None
+            activity = self._preparing()
+            raise UnreachableError(
+                "the coordinator is preparing the run" + (f" ({activity})" if activity else ""),
+                reason=PREPARING,
+            )
 
     async def _answer(self, method: Method, caller: str, context: Any) -> None:
         left = context.time_remaining()

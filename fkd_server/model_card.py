@@ -9,7 +9,14 @@ from fkd_common.model_file import ModelParts
 from fkd_server.method.federated_method import Json
 
 
-def model_card(model: ModelParts, digest: str, run_id: str, accuracy: Mapping[str, Json], rounds: int) -> str:
+def model_card(
+    model: ModelParts,
+    digest: str,
+    run_id: str,
+    accuracy: Mapping[str, Json],
+    round_number: int,
+    stopped: str = "",
+) -> str:
     """The card of a run's published model.
 
     Args:
@@ -17,17 +24,18 @@ def model_card(model: ModelParts, digest: str, run_id: str, accuracy: Mapping[st
         digest: Its file's SHA-256.
         run_id: The run it comes from.
         accuracy: By candidate, in 0...1; empty if it was not evaluated.
-        rounds: Rounds it took.
+        round_number: After which it was made.
+        stopped: Why the run ended before its last round; empty if it did not.
     """
     header = model.header
     scores = {name: value for name, value in accuracy.items() if isinstance(value, float)}
     rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in scores.items())
-    table = (
-        f"| candidate | accuracy |\n|---|---|\n{rows}" if scores else "Not evaluated: no test set was given."
-    )
+    table = f"| candidate | accuracy |\n|---|---|\n{rows}" if scores else "Not evaluated."
+    ending = f" The run ended early: {stopped}." if stopped else ""
     return f"""# Model card
 
-Global image classifier of run `{run_id}`, trained by federated distillation (FKD-RTM) for {rounds} rounds.
+Global image classifier of run `{run_id}`, trained by federated distillation (FKD-RTM): the
+model after round {round_number} of {header.config.rounds}.{ending}
 
 | | |
 |---|---|

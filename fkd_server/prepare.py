@@ -10,6 +10,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import structlog
 from numpy.typing import NDArray
 
 from fkd_common.artifacts import Artifact, BlobStore, write_atomically
-from fkd_common.errors import DataError, ExitCode, FkdError
+from fkd_common.errors import DataError, ExitCode, FkdError, UsageError
 from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.program import OneSentenceParser
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
@@ -56,11 +57,28 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     given = parser.parse_args(arguments)
     configure_logs(LogFormat.AUTO)
+    _check_out(given.out)
     prepare(given.extractor, given.anchors, given.public, given.out, given.seed, given.threads)
     structlog.get_logger().info(
         "prepared", folder=str(given.out), serve_with=f"fkd-server --prepared {given.out}"
     )
     return ExitCode.OK
+
+
+def _check_out(out: Path) -> None:
+    """Notice a folder that cannot be written before the minutes of work for it.
+
+    Raises:
+        UsageError: It cannot be made, or nothing can be written there.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"--out {out}: expected a folder to write to, got: {error.strerror or error}"
+        ) from error
 
 
 def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int) -> None:
@@ -102,30 +120,46 @@ def prepare(extractor: str, anchors: Path, public: Path, out: Path, seed: int, t
     write_atomically(out / ANCHORS_FILE, encode(tensors, {CLASSES_KEY: json.dumps(anchor_shard.classes)}))
 
 
-class Cancel:
-    """Ends a preparation from another thread."""
+class Preparation:
+    """A preparation at work: other threads ask how far it is, and can end it."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self.activity = ""
+        """For a person: what is being done, and how far it is."""
+        self._cancelled = threading.Event()
         self._child: subprocess.Popen[str] | None = None
 
-    def ask(self) -> None:
+    def cancel(self) -> None:
         """End the child, or let it end as soon as it starts."""
-        self._asked.set()
+        self._cancelled.set()
         if self._child is not None:
             self._child.terminate()
 
     def watch(self, child: subprocess.Popen[str]) -> None:
         """Name the child to end when asked."""
         self._child = child
-        if self._asked.is_set():
+        if self._cancelled.is_set():
             child.terminate()
+
+    def pass_on(self, line: str) -> None:
+        """Log what the child says as the coordinator's own words, in the format asked for."""
+        try:
+            event = json.loads(line)
+            name, level = event.pop("event"), event.pop("level", "info")
+        except (ValueError, AttributeError, KeyError):
+            sys.stderr.write(line)  # a library's
+            return
+        event.pop("timestamp", None)
+        if name == "preparing":
+            self.activity = f"{event['activity']}, {event['percent']} %"
+        log = structlog.get_logger()
+        (log.warning if level == "warning" else log.info)(name, **event)
 
 
 def prepare_in_child(
-    extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int, cancel: Cancel
+    extractor: str, anchors: Path, public: Path, out: Path, seed: int, threads: int, preparation: Preparation
 ) -> None:
-    """Run :func:`prepare` in a process of its own, its log lines passing through.
+    """Run :func:`prepare` in a process of its own, its log lines passing through `preparation`.
 
     Raises:
         DataError: It failed; the message is the child's.
@@ -142,14 +176,15 @@ def prepare_in_child(
     for name, value in arguments.items():
         command += [f"--{name}", str(value)]
     failure = ""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        cancel.watch(child)
+    # A group of its own: Ctrl-C is for the coordinator, which ends the child.
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0) as child:
+        preparation.watch(child)
         assert child.stderr is not None
         for line in child.stderr:
             if "error: " in line:
                 failure = line.split("error: ", 1)[1].strip()
             else:
-                sys.stderr.write(line)
+                preparation.pass_on(line)
     if child.returncode:
         error = DataError(failure or f"preparation ended with status {child.returncode}")
         error.exit_code = (

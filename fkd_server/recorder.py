@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from fkd_common.artifacts import sha256_hex, write_atomically
-from fkd_common.model_file import encode_model
+from fkd_common.errors import DataError, FkdError
+from fkd_common.model_file import ModelParts, decode_model, encode_model
 from fkd_server.evaluation import EvaluationJob, Evaluator
 from fkd_server.method.federated_method import Json
 from fkd_server.method.fkd_rtm import FkdRtm
-from fkd_server.run_folder import RunFolder
-from fkd_server.run_state import Event
+from fkd_server.run_folder import MODEL, RunFolder
+from fkd_server.run_state import Event, Position
 from fkd_server.store import RunStore
 
 # Fields too long for a log line; the round's record has them.
 _ONLY_IN_RECORD = frozenset({"weights", "reliability", "samples", "student", "phases", "clients", "returned"})
+
+
+@dataclass(frozen=True)
+class WrittenModel:
+    """The model in the run's folder."""
+
+    sha256: str
+    round: int
+    """After which it was written."""
+    published: str
+    """The candidate it publishes."""
 
 
 class Recorder:
@@ -27,9 +40,10 @@ class Recorder:
     def __init__(
         self, run_id: str, folder: RunFolder, method: FkdRtm, store: RunStore, evaluations: Path
     ) -> None:
-        self.model_hash: str | None = None
-        """Of the model written last."""
-        self.accuracy: dict[str, Json] = {}
+        self.model: WrittenModel | None = None
+        """The model written last."""
+        self.accuracies: dict[int, dict[str, Json]] = {}
+        """By round, of those that were scored."""
         self.phase_seconds: dict[str, float] = {}
         self._run_id = run_id
         self._folder = folder
@@ -47,22 +61,47 @@ class Recorder:
         self._evaluations.mkdir(parents=True, exist_ok=True)
         self._evaluator = evaluator
 
-    def resume(self) -> None:
-        """Take up what an earlier process had recorded: lines, sums, and evaluations it had not finished."""
+    def resume(self, at: Position) -> None:
+        """Take up what an earlier process had recorded: lines, sums, models, and evaluations it had not finished.
+
+        Args:
+            at: Where the run stands; the method stands there already.
+        """
         done: list[Mapping[str, Json]] = []
-        if (model := self._folder.path / "model.safetensors").exists():
-            self.model_hash = sha256_hex(model.read_bytes())
-        for record, accuracy in self._store.rounds():
+        jobs: list[EvaluationJob] = []
+        rounds = self._store.rounds()
+        if votes := [record["round"] for record, _ in rounds if "votes" in record["phases"]]:
+            self.model = self._model_on_disk(votes[-1])
+        for record, accuracy in rounds:
+            round_number, voted = record["round"], "votes" in record["phases"]
             for phase, summary in record["phases"].items():
                 self._count_seconds(phase, summary["seconds"])
-            path = self._evaluated_file(record["round"])
+            if _is_as_after(round_number, at):
+                # The process may have ended after the round was closed and before its files were written.
+                self._write_models(round_number, voted=voted, evaluated=accuracy is None)
+            path = self._evaluated_file(round_number)
             if accuracy is None and self._evaluator is not None and path.exists():
-                self._waiting[record["round"]] = record
-                self._evaluator.submit(EvaluationJob(record["round"], path))
+                self._waiting[round_number] = record
+                jobs.append(EvaluationJob(round_number, path))
             else:
                 done.append(record if accuracy is None else {**record, "accuracy": accuracy})
-                self.accuracy = accuracy or self.accuracy
+                if accuracy:
+                    self.accuracies[round_number] = accuracy
         self._folder.write_rounds(done)
+        for job in jobs:  # from here on lines are added by the evaluator too
+            assert self._evaluator is not None
+            self._evaluator.submit(job)
+
+    def _model_on_disk(self, round_number: int) -> WrittenModel | None:
+        path = self._folder.path / MODEL
+        try:
+            blob = path.read_bytes()
+            return WrittenModel(sha256_hex(blob), round_number, decode_model(blob).header.published)
+        except FileNotFoundError:
+            return None
+        except (OSError, DataError) as error:
+            self._log.error("model_damaged", file=str(path), detail=str(error))
+            return None
 
     def on_event(self, event: Event) -> None:
         """Note one event."""
@@ -90,12 +129,8 @@ class Recorder:
         assert isinstance(round_number, int)
         phases = record["phases"]
         assert isinstance(phases, Mapping)
+        self._write_models(round_number, voted="votes" in phases, evaluated=True)
         path = self._evaluated_file(round_number)
-        try:
-            if "votes" in phases or self._evaluator is not None:
-                self._write_models(round_number, voted="votes" in phases, evaluated=path)
-        except OSError as error:
-            self._log.error("model_not_written", round=round_number, detail=str(error))
         if self._evaluator is None or not path.exists():
             self._append(record)
             return
@@ -103,13 +138,47 @@ class Recorder:
             self._waiting[round_number] = record
         self._evaluator.submit(EvaluationJob(round_number, path))
 
-    def _write_models(self, round_number: int, *, voted: bool, evaluated: Path) -> None:
-        model = self._method.model()
-        if voted:
-            # A run that is stopped later still leaves the model of its last vote.
-            self.model_hash = self._folder.write_model(model, self._run_id, {}, round_number)
-        if self._evaluator is not None:
-            write_atomically(evaluated, encode_model(model))
+    def _write_models(self, round_number: int, *, voted: bool, evaluated: bool) -> None:
+        """Write the global model where it is wanted; a disk that refuses costs the files, not the round's record."""
+        evaluated = evaluated and self._evaluator is not None
+        if not (voted or evaluated):
+            return
+        try:
+            model = self._method.model()
+            if voted:  # a run that is stopped later still leaves the model of its last vote
+                self._put(model, round_number)
+            if evaluated:
+                write_atomically(self._evaluated_file(round_number), encode_model(model))
+        except (OSError, FkdError) as error:
+            self._log.error("model_not_written", round=round_number, detail=str(error))
+
+    def write_model(self, round_number: int) -> None:
+        """Put the global model, as it is after a round, into the run's folder.
+
+        Raises:
+            OSError: The disk does not take it.
+            FkdError: A part of the model is lost.
+        """
+        self._put(self._method.model(), round_number)
+
+    def _put(self, model: ModelParts, round_number: int) -> None:
+        accuracy = self.accuracies.get(round_number, {})
+        sha256 = self._folder.write_model(model, self._run_id, accuracy, round_number)
+        self.model = WrittenModel(sha256, round_number, model.header.published)
+
+    def note_stop(self, why: str) -> None:
+        """Say on the card of the last model, if there is one, what is known of it now and why the run ended.
+
+        Raises:
+            OSError: The disk does not take it.
+            FkdError: The model's file is damaged.
+        """
+        if self.model is not None:
+            model = decode_model((self._folder.path / MODEL).read_bytes())
+            accuracy = self.accuracies.get(self.model.round, {})
+            self._folder.write_card(
+                model, self.model.sha256, self._run_id, accuracy, self.model.round, stopped=why
+            )
 
     def _append(self, record: Mapping[str, Json]) -> None:
         """Write a record, and those before it that a full disk refused."""
@@ -132,13 +201,21 @@ class Recorder:
             accuracy = {name: value for name, value in accuracy.items() if name != "published"}
         try:
             self._store.set_accuracy(round_number, accuracy)
+            self._evaluated_file(round_number).unlink(missing_ok=True)
         except OSError as error:
             self._log.error("accuracy_not_kept", round=round_number, detail=str(error))
         self._append({**record, "accuracy": accuracy})
         if accuracy:
-            self.accuracy = accuracy
+            self.accuracies[round_number] = accuracy
             shown = {name: round(value, 4) for name, value in accuracy.items() if isinstance(value, float)}
             self._log.info("evaluated", round=round_number, **shown)
+
+
+def _is_as_after(round_number: int, at: Position) -> bool:
+    """Whether the global model is still the one that a closed round left: no phase has been folded since."""
+    if at.record:
+        return at.round == round_number + 1 and not at.record["phases"]
+    return at.round == round_number
 
 
 def _rounded(value: Json) -> Json:

@@ -16,7 +16,7 @@ from fkd_server.evaluation import Evaluator
 from fkd_server.method.federated_method import Json
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.method.secure_fkd_rtm import method_for
-from fkd_server.prepare import Cancel, load_prepared, prepare_in_child
+from fkd_server.prepare import Preparation, load_prepared, prepare_in_child
 from fkd_server.recorder import Recorder
 from fkd_server.resume import (
     check_blobs,
@@ -65,17 +65,17 @@ class Run:
             ) from error
 
     def _write_results(self) -> Mapping[str, Json]:
-        completed = self.coordinator.state is RunState.COMPLETED
-        model_hash = self.recorder.model_hash
-        if completed:
-            rounds, accuracy = self.config.rounds, self.recorder.accuracy
-            model_hash = self.folder.write_model(self.method.model(), self.run_id, accuracy, rounds)
+        if self.coordinator.state is RunState.COMPLETED:
+            self.recorder.write_model(self.config.rounds)
+        else:
+            self.recorder.note_stop(self.coordinator.detail)
+        model = self.recorder.model
         self.write_ledger()
         summary: dict[str, Json] = {
             "run_id": self.run_id,
             "state": self.coordinator.state.value,
             "detail": self.coordinator.detail,
-            "accuracy": self.recorder.accuracy,
+            "accuracy": self.recorder.accuracies.get(model.round, {}) if model else {},
             "bytes": bytes_per_client(self.service.ledger),
             "seconds": {
                 "total": round(time.monotonic() - self.started, 2),
@@ -84,7 +84,7 @@ class Run:
                 },
             },
             "server": process_usage(),
-            "model_hash": model_hash,
+            "model_hash": model.sha256 if model else None,
             "config_hash": self.config.sha256(),
         }
         self.folder.write_summary(summary)
@@ -96,7 +96,10 @@ class Run:
         self.folder.write_ledger(self.service.ledger)
 
     def close(self) -> None:
-        """Let go of the run; unless it is finished, a coordinator started as this one was goes on with it."""
+        """Let go of the run; unless it is finished, a coordinator started as this one was goes on with it.
+
+        Models that are not scored yet are scored then.
+        """
         if self.evaluator is not None:
             self.evaluator.kill()
         with contextlib.suppress(OSError):
@@ -105,8 +108,13 @@ class Run:
         self.folder.release()
 
 
-def assemble(settings: ServerSettings, cache: Path, cancel: Cancel | None = None) -> Run:
-    """Prepare and wire up a run, or go on with an unfinished one; `cancel` can end the preparation from another thread.
+def assemble(settings: ServerSettings, cache: Path, preparation: Preparation | None = None) -> Run:
+    """Prepare and wire up a run, or go on with an unfinished one.
+
+    Args:
+        settings: What to run.
+        cache: Folder of cached embeddings.
+        preparation: For other threads, to follow the preparation and to end it.
 
     Raises:
         DataError: Extractor, anchors, test set or the run's state cannot be used.
@@ -121,11 +129,11 @@ def assemble(settings: ServerSettings, cache: Path, cancel: Cancel | None = None
     except BaseException:
         folder.release()
         raise
-    began = store.description()
+    began, run = store.description(), None
     try:
         fresh = began is None
         if began is None:
-            began = _begin(settings, folder, store, cancel or Cancel())
+            began = _begin(settings, folder, store, preparation or Preparation())
         else:
             check_same(began, settings)
             put_back_setup(began, store.blobs, settings.prepared, folder.path / "prepared")
@@ -135,6 +143,8 @@ def assemble(settings: ServerSettings, cache: Path, cancel: Cancel | None = None
             _resume(run)
         return run
     except BaseException:
+        if run is not None and run.evaluator is not None:
+            run.evaluator.kill()
         started = store.description() is not None
         store.close()
         if started:
@@ -144,7 +154,9 @@ def assemble(settings: ServerSettings, cache: Path, cancel: Cancel | None = None
         raise
 
 
-def _begin(settings: ServerSettings, folder: RunFolder, store: RunStore, cancel: Cancel) -> RunDescription:
+def _begin(
+    settings: ServerSettings, folder: RunFolder, store: RunStore, preparation: Preparation
+) -> RunDescription:
     """Make what the run serves, and its first durable state."""
     config = settings.run_config()
     prepared = settings.prepared
@@ -154,7 +166,9 @@ def _begin(settings: ServerSettings, folder: RunFolder, store: RunStore, cancel:
         public = settings.data_folder("public", settings.public)
         if settings.extractor == "pretrain":
             _shard_folder(public, "public")
-        prepare_in_child(settings.extractor, anchors, public, prepared, config.seed, settings.threads, cancel)
+        prepare_in_child(
+            settings.extractor, anchors, public, prepared, config.seed, settings.threads, preparation
+        )
     artifacts = load_prepared(prepared, store.blobs)
     description = RunDescription(
         folder.path.name,
@@ -214,11 +228,11 @@ def _resume(run: Run) -> None:
     at, uploads = run.store.position(), {}
     if at.open is not None:
         uploads = whole_uploads(run.store, PhaseKey(at.round, at.open.phase))
-    run.recorder.resume()
     run.coordinator.resume(at, run.store.clients(), uploads, time.monotonic())
     check_blobs(
         run.folder.path, run.store.blobs, dict.fromkeys(run.method.in_use(), "part of the global model")
     )
+    run.recorder.resume(at)
     run.store.sweep(at, run.method.in_use())
 
 

@@ -24,6 +24,7 @@ from fkd_server.model_card import model_card
 from fkd_server.resume import SUMMARY
 from fkd_server.store import CONFIG, PREVIOUS
 
+MODEL = "model.safetensors"
 LOCK = "lock"
 """Locked by the coordinator that serves the run; holds its process id."""
 
@@ -108,15 +109,28 @@ class RunFolder:
         """Bytes by client, round, phase and direction."""
         write_atomically(self.path / "ledger.csv", ledger.to_csv().encode())
 
-    def write_model(self, model: ModelParts, run_id: str, accuracy: Mapping[str, Json], rounds: int) -> str:
+    def write_model(
+        self, model: ModelParts, run_id: str, accuracy: Mapping[str, Json], round_number: int
+    ) -> str:
         """The published model and its card; returns the model's SHA-256."""
         blob = encode_model(model)
-        write_atomically(self.path / "model.safetensors", blob)
+        write_atomically(self.path / MODEL, blob)
         digest = sha256_hex(blob)
-        write_atomically(
-            self.path / "MODEL_CARD.md", model_card(model, digest, run_id, accuracy, rounds).encode()
-        )
+        self.write_card(model, digest, run_id, accuracy, round_number)
         return digest
+
+    def write_card(
+        self,
+        model: ModelParts,
+        digest: str,
+        run_id: str,
+        accuracy: Mapping[str, Json],
+        round_number: int,
+        stopped: str = "",
+    ) -> None:
+        """What a reader should know of the model; `stopped` says why the run ended early, if it did."""
+        card = model_card(model, digest, run_id, accuracy, round_number, stopped)
+        write_atomically(self.path / "MODEL_CARD.md", card.encode())
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
         """The run's result as one JSON object."""

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -17,8 +18,10 @@ from fkd_server.access.enrolment import EnrolmentServer
 from fkd_server.access.tls import ServerTls
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.memory import return_large_buffers
+from fkd_server.method.federated_method import Json
 from fkd_server.open_files import allow_many_connections
-from fkd_server.prepare import Cancel
+from fkd_server.prepare import Preparation
+from fkd_server.result_tables import print_summary
 from fkd_server.run import Run, assemble
 from fkd_server.run_state import RunState
 from fkd_server.settings import ServerSettings
@@ -53,14 +56,16 @@ async def _serve(settings: ServerSettings, host: str) -> int:
     tls = ServerTls(settings.tls) if settings.tls else None
     port = server.listen(host, settings.port, tls)
     enrolment = _enrolment(settings, tls, host)
-    run = await _assemble_unless(stop, settings)
-    if run is None:
-        await server.stop(0.0)
-        return ExitCode.OK
+    preparation = Preparation()
+    await server.start_preparing(lambda: preparation.activity)
+    if enrolment is not None:
+        await enrolment.start()
+    run = None
     try:
+        run = await _assemble_unless(stop, settings, preparation)
+        if run is None:
+            return ExitCode.OK
         await server.start(run.service)
-        if enrolment is not None:
-            await enrolment.start()
         log.info(
             "serving",
             address=f"{host}:{port}",
@@ -72,23 +77,18 @@ async def _serve(settings: ServerSettings, host: str) -> int:
             config=run.config.sha256()[:12],
         )
         await _drive(run, server, stop)
-        if not run.coordinator.over:
+        if not run.coordinator.over or not await _scored(run, server, stop):
             log.info("kept", folder=str(run.folder.path), detail="the same command goes on with this run")
             return ExitCode.OK
         summary = await loop.run_in_executor(None, run.finish)
-        log.info(
-            "saved",
-            folder=str(run.folder.path),
-            published=run.method.state.published if run.coordinator.state is RunState.COMPLETED else None,
-            accuracy=run.recorder.accuracy.get("published"),
-            model=summary["model_hash"] or "none: no vote had been held",
-        )
+        _say_saved(run, summary)
         await _dismiss(run, server, stop, settings)
     finally:
         if enrolment is not None:
             await enrolment.stop()
-        await server.stop(STOP_GRACE_S if stop.is_set() else 1.0)
-        run.close()
+        await server.stop(STOP_GRACE_S if stop.is_set() and run else 1.0)
+        if run is not None:
+            run.close()
     if run.coordinator.state is RunState.COMPLETED:
         return ExitCode.OK
     print(f"fkd-server: error: run aborted: {run.coordinator.detail}", file=sys.stderr)
@@ -110,16 +110,17 @@ def _enrolment(settings: ServerSettings, tls: ServerTls | None, host: str) -> En
     return enrolment
 
 
-async def _assemble_unless(stop: asyncio.Event, settings: ServerSettings) -> Run | None:
+async def _assemble_unless(
+    stop: asyncio.Event, settings: ServerSettings, preparation: Preparation
+) -> Run | None:
     """The run, or None if the program was asked to stop while it was being prepared."""
-    cancel = Cancel()
     loop = asyncio.get_running_loop()
-    assembling = loop.run_in_executor(None, assemble, settings, cache_folder() / "embeddings", cancel)
+    assembling = loop.run_in_executor(None, assemble, settings, cache_folder() / "embeddings", preparation)
     while not assembling.done() and not stop.is_set():
         await asyncio.wait([assembling], timeout=TICK_S)
     if not stop.is_set():
         return await assembling
-    cancel.ask()
+    preparation.cancel()
     with contextlib.suppress(FkdError):
         run = await assembling
         run.close()
@@ -128,17 +129,52 @@ async def _assemble_unless(stop: asyncio.Event, settings: ServerSettings) -> Run
 
 async def _drive(run: Run, server: GrpcServer, stop: asyncio.Event) -> None:
     """Let time pass for the run until it is over, saying every so often what it waits for."""
-    log = structlog.get_logger()
-    said = ticked = time.monotonic()
+    waiting, ticked = _Waiting(), time.monotonic()
     while not run.coordinator.over and not stop.is_set():
         if (asleep := time.monotonic() - ticked - TICK_S) > ASLEEP_S:
             run.service.was_asleep(asleep)
         ticked = time.monotonic()
         await server.tick()
-        if time.monotonic() - said >= SAY_WAITING_S:
-            said = time.monotonic()
-            log.info("waiting", on=run.service.waiting_for())
+        waiting.say(run.service.waiting_for)
         await _sleep_unless(stop, TICK_S)
+
+
+async def _scored(run: Run, server: GrpcServer, stop: asyncio.Event) -> bool:
+    """Wait for the last evaluations; False if the program was asked to stop before they were there."""
+    waiting = _Waiting()
+    while run.evaluator is not None and run.evaluator.waiting_for():
+        if stop.is_set():
+            return False
+        await server.tick()
+        waiting.say(run.evaluator.waiting_for)
+        await _sleep_unless(stop, TICK_S)
+    return True
+
+
+class _Waiting:
+    """Says every so often what is being waited for."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def say(self, on: Callable[[], str]) -> None:
+        """Say it, if it is time."""
+        if time.monotonic() - self._said >= SAY_WAITING_S:
+            self._said = time.monotonic()
+            structlog.get_logger().info("waiting", on=on())
+
+
+def _say_saved(run: Run, summary: Mapping[str, Json]) -> None:
+    """What the run left: one line for the log, tables for a person."""
+    model = run.recorder.model
+    found: dict[str, Json] = {"model": "none: no vote had been held"}
+    if model is not None:
+        accuracy = run.recorder.accuracies.get(model.round, {}).get("published")
+        found = {"model": model.sha256, "round": model.round, "published": model.published}
+        found["accuracy"] = round(accuracy, 4) if isinstance(accuracy, float) else None
+    structlog.get_logger().info("saved", folder=str(run.folder.path), **found)
+    with contextlib.suppress(OSError):  # nobody reads
+        print_summary(summary, model)
 
 
 async def _dismiss(run: Run, server: GrpcServer, stop: asyncio.Event, settings: ServerSettings) -> None:

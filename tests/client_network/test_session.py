@@ -24,6 +24,7 @@ from fkd_common.errors import (
 )
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.rpc import PREPARING
 
 from .conftest import Site, Start
 from .coordinator import PATIENCE_S, student_message, until, watched
@@ -217,3 +218,20 @@ def test_a_coordinator_that_answers_is_not_called_unreachable() -> None:
     assert "no coordinator answered at hub:1 within 9 s" in str(
         unanswered(UnreachableError("refused"), settings)
     )
+
+
+def test_a_coordinator_that_is_preparing_is_waited_for_beyond_patience(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def preparing() -> None:
+        raise UnreachableError("the coordinator is preparing the run (42 %)", reason=PREPARING)
+
+    transport = watched(start())
+    transport.before.update({("Register", n): preparing for n in range(1, 4)})
+    session = Session(transport, "a", 0.4)
+    session.register()
+    session.leave()
+    said = capsys.readouterr().out
+    assert "coordinator_not_ready" in said
+    assert "(42 %)" in said
+    assert "coordinator_unreachable" not in said

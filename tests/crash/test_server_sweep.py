@@ -41,7 +41,8 @@ def places_of(trace: Path) -> list[str]:
             later = LATER_PASSES.get(name.partition(".")[0])
             if later and passed[f"{name}@{phase}"] >= later:
                 found.append(f"{name}@{phase}:kill:{later}")
-    return [place for place in found if not place.startswith("ledger.")]  # passed by the clock, not by a step
+    # The ledger is saved by the clock, and clients leave when the run is over: these are no steps of a phase.
+    return [place for place in found if not place.startswith(("ledger.", "away."))]
 
 
 def test_every_place_is_named_in_the_sweep(tmp_path: Path) -> None:

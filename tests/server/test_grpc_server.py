@@ -15,7 +15,7 @@ import pytest
 
 from fkd_client.transport import GrpcTransport
 from fkd_common import errors
-from fkd_common.rpc import MAX_MESSAGE_BYTES, METHODS
+from fkd_common.rpc import MAX_MESSAGE_BYTES, METHODS, PREPARING
 from fkd_common.tensors import encode
 from fkd_server.grpc_server import GrpcServer
 
@@ -244,3 +244,26 @@ def test_large_uploads_fit_through_in_chunks(run: TinyRun) -> None:
         assert a.send(blob, a.key(1, STUDENT)).size == inline(blob).size
 
     talk(run, conversation)
+
+
+def test_a_client_that_comes_too_early_learns_how_far_the_preparation_is(run: TinyRun) -> None:
+    """The server listens while the run is being prepared, and serves it from then on over the same connection."""
+
+    async def conversation() -> None:
+        server = GrpcServer(heartbeat_s=60.0)
+        port = server.listen("127.0.0.1", 0)
+        activities = iter(["", "pretraining the extractor, 42 %"])
+        await server.start_preparing(lambda: next(activities))
+        transport = GrpcTransport(f"127.0.0.1:{port}")
+        try:
+            for said in ("preparing the run$", r"preparing the run \(pretraining the extractor, 42 %\)$"):
+                with pytest.raises(errors.UnreachableError, match=said) as early:
+                    await asyncio.to_thread(site_over, transport, "a")
+                assert early.value.reason == PREPARING
+            await server.start(run.service)
+            assert (await asyncio.to_thread(site_over, transport, "a")).told.run_id == "run-1"
+        finally:
+            transport.close()
+            await server.stop(0.0)
+
+    asyncio.run(conversation())

@@ -96,7 +96,7 @@ def test_the_model_and_its_card_belong_together(prepared: Path) -> None:
     model, card = decode_model(blob), (run.folder.path / "MODEL_CARD.md").read_text()
     assert summary["model_hash"] == sha256_hex(blob)
     for fact in (
-        "run-1", sha256_hex(blob), "cat, dog", "for 2 rounds", run.config.sha256(),
+        "run-1", sha256_hex(blob), "cat, dog", "model after round 2 of 2.\n", run.config.sha256(),
         model.header.extractor_sha256, "Not evaluated", "Intended use and limits",
     ):  # fmt: skip
         assert fact in card
