@@ -19,6 +19,9 @@ from fkd_common.tensors import Tensors
 SCALE = 10.0
 """Factor of scaled updates, and of the samples a one-class liar claims."""
 
+LEAST_VARIANCE = 0.1
+"""Scaled updates leave at least this share of every running variance."""
+
 
 class Attack(StrEnum):
     """One kind of hostile client."""
@@ -80,10 +83,13 @@ def tampered(attack: Attack, phase: int, honest: Claim, received: Tensors, confi
 
 
 def _moved(name: str, array: NDArray[Any], start: NDArray[Any], factor: float) -> NDArray[Any]:
-    """W_t + factor·(W_k - W_t) as far as validation lets it pass: variances stay at least 0, counters as they are."""
+    """W_t + factor·(W_k - W_t) as far as validation lets it pass: counters stay as they are, variances positive.
+
+    A variance of 0 would make a student's answers for the anchors millions, and the student refused.
+    """
     if np.issubdtype(array.dtype, np.integer):
         return array
     moved = start.astype(np.float64) + factor * (array.astype(np.float64) - start)
     if name.endswith("running_var"):
-        moved = np.maximum(moved, 0.0)
+        moved = np.maximum(moved, LEAST_VARIANCE * start)
     return np.asarray(moved, dtype=array.dtype)

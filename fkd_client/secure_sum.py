@@ -240,14 +240,19 @@ def student_summand(state: Mapping[str, NDArray[Any]], weight: float) -> Tensors
     """A client's part of Eqs. 14-15: its student times its weight, and the weight.
 
     Args:
-        state: the student's tensors; step counters are summed like weights.
+        state: the student's tensors; integer ones, the step counters, take no part: times a weight they would
+            soon leave the range of the fixed point, and the sum has no use for them.
         weight: w_k = n_k·max(r_k, τ_r), or 0 for a client that stays out of the average.
 
     Returns:
         float64 by name, and "weight", shape ().
     """
     weight = float(from_fixed(to_fixed(np.array(weight), 1)))  # numerator and denominator with the same bits
-    weighted: Tensors = {name: np.asarray(array, dtype=np.float64) * weight for name, array in state.items()}
+    weighted: Tensors = {
+        name: np.asarray(array, dtype=np.float64) * weight
+        for name, array in state.items()
+        if not np.issubdtype(array.dtype, np.integer)
+    }
     return {**weighted, "weight": np.array(weight, dtype=np.float64)}
 
 

@@ -38,7 +38,7 @@ class Attendance:
                 last_seen=now + self._limit_s,
                 alive=client.ready,  # who had not asked for work is not waited for; any call brings it back
                 ready=client.ready,
-                contributed=client.num_samples is not None,
+                contributed=client.contributed,
             )
 
     def register(self, name: str, session: bytes, now: float, awaited: Collection[str] = ()) -> None:

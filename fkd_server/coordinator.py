@@ -384,7 +384,8 @@ class Coordinator:
         # A silent client may come back before the deadline; one that reported failure will not.
         hopeless = all(name in phase.uploads or name in phase.failed for name in work.participants)
         due = now >= phase.deadline
-        if not enough and not due and not self._pending(phase) and self._call_stand_ins(phase):
+        few = len(self._counting(phase)) < self.config.min_cohort  # in spite of uploads, no result
+        if (few or not enough) and not due and not self._pending(phase) and self._call_stand_ins(phase):
             return True
         if enough and (due or not self._pending(phase)):
             self._close_phase(phase, now)
@@ -406,12 +407,17 @@ class Coordinator:
             self.abort(detail[:MAX_DETAIL])
         return True
 
+    def _counting(self, phase: OpenPhase) -> list[str]:
+        """Who sent something that can enter the phase's result."""
+        number = phase.key.phase
+        return [name for name, content in phase.uploads.items() if self._method.can_count(number, content)]
+
     def _call_stand_ins(self, phase: OpenPhase) -> bool:
-        """Ask ready clients outside the cohort in place of participants that are gone; False if there are none."""
+        """Ask ready clients outside the cohort in place of participants without result; False if there are none."""
         if phase.plan.participants is Participants.CHOSEN:
             return False  # nobody else can do it
         work = self._at_work()
-        absent = [name for name in work.participants if name not in phase.uploads]
+        absent = sorted(set(work.participants) - set(self._counting(phase)))
         stand_ins = [name for name in self.attendance.ready() if name not in work.participants][: len(absent)]
         if not stand_ins:
             return False

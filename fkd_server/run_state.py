@@ -120,6 +120,8 @@ class KnownClient:
     """n_k of its first upload; it may not change."""
     ready: bool = False
     """Whether it has asked for a task."""
+    contributed: bool = False
+    """Whether an upload of it has ever been accepted."""
 
 
 class Journal(Protocol):

@@ -157,8 +157,14 @@ class RunStore:
 
     def clients(self) -> list[KnownClient]:
         """Everyone who ever registered, by name."""
-        rows = self._database.execute("SELECT name, session, num_samples, ready FROM clients ORDER BY name")
-        return [KnownClient(name, session, n, bool(ready)) for name, session, n, ready in rows]
+        rows = self._database.execute(
+            "SELECT name, session, num_samples, ready, EXISTS (SELECT 1 FROM uploads WHERE client = name) "
+            "FROM clients ORDER BY name"
+        )
+        return [
+            KnownClient(name, session, n, bool(ready), bool(contributed))
+            for name, session, n, ready, contributed in rows
+        ]
 
     def uploads_for(self, key: PhaseKey) -> dict[str, UploadContent]:
         """Accepted uploads of a phase, by client."""

@@ -14,13 +14,11 @@ from fkd_common.errors import InvalidUploadError, TooLargeError
 from fkd_common.method.moment_checks import OutputLayer, moment_flaw
 from fkd_common.method.moments import unpack_symmetric
 from fkd_common.method.privacy import NoiseScale
+from fkd_common.method.student_checks import UPLOAD_ROOM, student_flaw
 from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, check_schema, max_blob_bytes
 from fkd_server.method.fkd_rtm import FkdRtm
-
-MAX_WEIGHT = 1e6
-"""Largest magnitude of a student's weight or statistic: far above any trained one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +32,14 @@ class Background:
     """Packed block of standardised embeddings from the client's first moments; None before."""
     output: OutputLayer | None = None
     """Last layer of the student that the moments belong to, where z holds the last hidden layer."""
+    anchors: NDArray[np.float32] | None = None
+    """(m, d) embeddings that a student has to answer for; without them it answers for one zero."""
 
     @classmethod
     def of(cls, method: FkdRtm, round_number: int, phase: int, client: str, num_samples: int) -> Background:
         """What a method knows of a client while a phase is open."""
+        if phase == types.PHASE_STUDENT:
+            return cls(round_number, num_samples, anchors=method.anchor_embeddings)
         if phase != types.PHASE_MOMENTS:
             return cls(round_number, num_samples)
         return cls(round_number, num_samples, method.embedding_block(client), method.output_layer())
@@ -89,7 +91,7 @@ class UploadRules:
         """Names, shapes, dtypes, finiteness, and what the phase's values must satisfy."""
         check_schema(tensors, self.schema(phase, block_known=known.embedding_block is not None))
         if phase == types.PHASE_STUDENT:
-            self._check_student(tensors, known.round)
+            self._check_student(tensors, known)
         if phase == types.PHASE_RESIDUALS:
             self._check_residuals(tensors["residuals"])
         if phase == types.PHASE_MOMENTS:
@@ -130,23 +132,19 @@ class UploadRules:
         epoch = math.ceil(config.max_samples / config.batch_size)
         return max(1, round_number) * (config.local_steps or config.local_epochs * epoch)
 
-    def _check_student(self, tensors: Tensors, round_number: int) -> None:
-        """Values no training produces: they would turn everybody's outputs into NaN."""
+    def _check_student(self, tensors: Tensors, known: Background) -> None:
+        """Values no training produces, and students whose outputs would turn everybody's into NaN."""
+        most = self._max_batches(known.round)
         for name, array in tensors.items():
-            largest = float(np.abs(array).max(initial=0))
-            if largest > MAX_WEIGHT and not name.endswith("num_batches_tracked"):
+            if name.endswith("num_batches_tracked") and not 0 <= array <= most:
                 raise InvalidUploadError(
-                    f"tensor {name!r} has a value of magnitude {largest:.3g}; at most {MAX_WEIGHT:.0e} is accepted",
+                    f"tensor {name!r} counts {array} batches; round {known.round} allows 0 to {most}",
                     reason="OUT_OF_RANGE",
                 )
-            if name.endswith(("running_var", "num_batches_tracked")) and array.min(initial=0) < 0:
-                raise InvalidUploadError(f"tensor {name!r} has a negative value", reason="OUT_OF_RANGE")
-            if name.endswith("num_batches_tracked") and largest > self._max_batches(round_number):
-                raise InvalidUploadError(
-                    f"tensor {name!r} counts {largest:.0f} batches; round {round_number} allows at most "
-                    f"{self._max_batches(round_number)}",
-                    reason="OUT_OF_RANGE",
-                )
+        anchors = np.zeros((1, self.embedding_dim), np.float32) if known.anchors is None else known.anchors
+        flaw = student_flaw(tensors, anchors, self.config.norm, UPLOAD_ROOM)
+        if flaw is not None:
+            raise InvalidUploadError(f"no training produces this student: {flaw}", reason="OUT_OF_RANGE")
 
     def check_counts(
         self, num_samples: int, reliability: float, class_counts: Collection[int], phase: int

@@ -25,7 +25,7 @@ from fkd_common.config import RunConfig
 from fkd_common.method.privacy import NoiseScale, longest_feature
 
 MAX_FEATURE = 1e6
-"""Largest magnitude of a hidden feature, as of a student's weight."""
+"""Largest magnitude of a hidden feature: a hundred times what an average may reach on the anchors."""
 MAX_EMBEDDING_SQUARE = 1e6
 """Largest mean square of a standardised embedding: a thousand of the anchors' standard deviations."""
 

@@ -159,6 +159,34 @@ def unpack_symmetric(values: NDArray[Any], p: int, block: NDArray[Any] | None) -
     return A
 
 
+def make_definite(A: NDArray[np.float64], lambda_: float) -> None:
+    """Make A + λI positive definite in place: where it is not, A gets the smallest of a few ridges.
+
+    Float32 rounding leaves sums of z zᵀ a little indefinite, and so may a liar, within the tolerance that
+    ``moment_checks`` leaves for it: A_k plus a thousandth of its diagonal is positive definite, and so is the sum.
+
+    Args:
+        A: (p, p) summed moments Σ A_k, symmetric, float64; unchanged if A + λI is positive definite.
+        lambda_: the smallest ridge strength λ > 0 that A will be solved with.
+
+    Raises:
+        ValueError: none of the ridges is enough: A is no sum of moments.
+    """
+    diagonal = np.einsum("ii->i", A)
+    kept = diagonal.copy()
+    for share in (0.0, 1e-6, 1e-5, 1e-4, 1e-3):
+        diagonal[:] = kept + share * np.abs(kept) + lambda_
+        try:
+            with threadpool_limits(limits=1, user_api="blas"):
+                np.linalg.cholesky(A)
+        except np.linalg.LinAlgError:
+            continue
+        diagonal[:] = kept + share * np.abs(kept)
+        return
+    diagonal[:] = kept
+    raise ValueError("the summed moments are not positive semidefinite, as sums of z zᵀ are")
+
+
 def solve(A: NDArray[Any], B: NDArray[Any], lambda_: float) -> NDArray[np.float64]:
     """V = (A + λI)⁻¹ B, with BLAS on one thread so that a machine always gives the same bits.
 

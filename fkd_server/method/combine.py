@@ -6,7 +6,7 @@ not grow with the number of clients' models. Everything left out or shortened is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,9 @@ from fkd_server.method.federated_method import Json, TensorUpload, VoteUpload
 
 COORDINATE_WISE = (Aggregation.MEDIAN, Aggregation.TRIMMED_MEAN)
 
+NO_SAMPLES, NO_WEIGHT, NO_VALIDATION = "n_k = 0", "weight 0", "no validation samples"
+"""Why an upload cannot count, whatever the others are."""
+
 
 @dataclass(frozen=True)
 class Combined:
@@ -41,6 +44,8 @@ class Combined:
     """Clients that did not count, and why."""
     clipped: Mapping[str, float]
     """Clients whose upload was shortened to this factor of its length."""
+    withheld: int = 0
+    """Columns set to 0 because fewer than `min_cohort` clients have weight in them."""
 
     def record(self) -> dict[str, Json]:
         """What the round's record says about it."""
@@ -49,6 +54,7 @@ class Combined:
             "dropped": sorted(self.excluded),
             "excluded": dict(sorted(self.excluded.items())),
             "clipped": dict(self.clipped),
+            **({"withheld_columns": self.withheld} if self.withheld else {}),
         }
 
 
@@ -63,12 +69,13 @@ class _Selection:
     @classmethod
     def of(cls, uploads: Mapping[str, TensorUpload]) -> _Selection:
         selection = cls(dict(uploads))
-        selection.exclude({name: "n_k = 0" for name, upload in uploads.items() if upload.num_samples == 0})
+        selection.exclude({name: NO_SAMPLES for name, upload in uploads.items() if upload.num_samples == 0})
         return selection
 
     def exclude(self, reasons: Mapping[str, str]) -> None:
         self.excluded.update(reasons)
         self.kept = {name: upload for name, upload in self.kept.items() if name not in reasons}
+        self.clipped = {name: factor for name, factor in self.clipped.items() if name not in reasons}
 
     def bound_norms(self, norms: Mapping[str, float], config: RunConfig) -> None:
         """Apply the norm bound: shorten or leave out what is longer than a multiple of the median."""
@@ -94,9 +101,9 @@ class _Selection:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(self.excluded.items()))
             raise ValueError(f"{len(self.kept)} {what} may count, min_cohort is {fewest} ({reasons})")
 
-    def result(self, tensors: Tensors, weights: NDArray[Any]) -> Combined:
+    def result(self, tensors: Tensors, weights: NDArray[Any], withheld: int = 0) -> Combined:
         shares = dict(zip(self.kept, weights.tolist(), strict=True))
-        return Combined(tensors, shares, self.excluded, self.clipped)
+        return Combined(tensors, shares, self.excluded, self.clipped, withheld)
 
 
 def read_upload(store: BlobStore, upload: TensorUpload) -> Tensors:
@@ -104,35 +111,59 @@ def read_upload(store: BlobStore, upload: TensorUpload) -> Tensors:
     return decode(store.read(upload.artifact.sha256))
 
 
+def unfit_student(upload: TensorUpload, config: RunConfig) -> str | None:
+    """Why a student has no weight in any average, or None: no samples, too unreliable, or n_k·max(r_k, τ_r) = 0."""
+    if upload.num_samples == 0:
+        return NO_SAMPLES
+    if not drop_unreliable(np.array([upload.reliability]), config.drop_below)[0]:
+        return f"r_k = {upload.reliability:.3g}, below drop_below = {config.drop_below}"
+    weightless = config.aggregation not in COORDINATE_WISE and max(upload.reliability, config.tau_r) == 0
+    return NO_WEIGHT if weightless else None
+
+
 def combine_students(
-    uploads: Mapping[str, TensorUpload], reference: Tensors, config: RunConfig, store: BlobStore
+    uploads: Mapping[str, TensorUpload],
+    reference: Tensors,
+    config: RunConfig,
+    store: BlobStore,
+    flaw_of: Callable[[Tensors], str | None],
 ) -> Combined:
     """W_{t+1} of the students that may count: Eqs. 14-15, or their coordinate-wise median or trimmed mean.
+
+    Students that are sound one by one can have an average that is not: one's first layer may multiply what
+    another's second layer does. Then the longest update is left out, until the rest has a sound average.
 
     Args:
         uploads: Students in sorted client order.
         reference: W_t, from which the lengths of updates are measured.
         config: The run configuration.
         store: Where the uploads are.
+        flaw_of: What makes an average unusable, or None.
 
     Raises:
-        ValueError: Too few students may count, or all weights are zero.
+        ValueError: Too few students may count.
     """
     selection = _Selection.of(uploads)
-    reliable = drop_unreliable(
-        np.array([upload.reliability for upload in selection.kept.values()]), config.drop_below
-    )
-    selection.exclude(
-        {
-            name: f"r_k = {upload.reliability:.3g}, below drop_below = {config.drop_below}"
-            for (name, upload), stays in zip(list(selection.kept.items()), reliable, strict=True)
-            if not stays
-        }
-    )
+    unfit = {name: unfit_student(upload, config) for name, upload in uploads.items()}
+    selection.exclude({name: reason for name, reason in unfit.items() if reason is not None})
     if config.norm_limit is not None:
-        norms = {n: update_norm(read_upload(store, u), reference) for n, u in selection.kept.items()}
-        selection.bound_norms(norms, config)
-    selection.require(config.min_cohort, "students")
+        selection.bound_norms(_update_norms(selection, reference, store), config)
+    while True:
+        selection.require(config.min_cohort, "students")
+        combined = _combine_kept(selection, reference, config, store)
+        flaw = flaw_of(combined.tensors)
+        if flaw is None:
+            return combined
+        norms = _update_norms(selection, reference, store)
+        longest = max(norms, key=lambda name: norms[name] * selection.factor(name))
+        selection.exclude({longest: f"the longest update of an average of which {flaw}"})
+
+
+def _update_norms(selection: _Selection, reference: Tensors, store: BlobStore) -> dict[str, float]:
+    return {name: update_norm(read_upload(store, u), reference) for name, u in selection.kept.items()}
+
+
+def _combine_kept(selection: _Selection, reference: Tensors, config: RunConfig, store: BlobStore) -> Combined:
     if config.aggregation in COORDINATE_WISE:
         tensors = _coordinate_wise_students(selection, reference, config, store)
         return selection.result(tensors, np.full(len(selection.kept), 1.0 / len(selection.kept)))
@@ -171,8 +202,9 @@ def _coordinate_wise_students(
 def combine_residuals(uploads: Mapping[str, TensorUpload], config: RunConfig, store: BlobStore) -> Combined:
     """R̄ of the residuals that may count: Eq. 12, or their coordinate-wise median or trimmed mean.
 
-    With class-aware fusion only clients that have a class enter its column, whatever the rule. With fusion by size
-    the zero column of a client without the class counts, and where most clients lack it the median is 0.
+    With class-aware fusion only clients that have a class enter its column, whatever the rule, and a column that
+    fewer than `min_cohort` of them enter is 0: it would be one site's, or nearly, sent to all others. With fusion
+    by size the zero column of a client without the class counts, and where most clients lack it the median is 0.
 
     Raises:
         ValueError: Residuals of too few clients may count.
@@ -186,19 +218,17 @@ def combine_residuals(uploads: Mapping[str, TensorUpload], config: RunConfig, st
         selection.bound_norms(norms, config)
     selection.require(config.min_cohort, "residuals")
     by_class = config.fusion is Fusion.CLASS_AWARE
+    counts, withheld = _class_counts(selection, config) if by_class else (np.zeros((0, 0)), 0)
     sizes = np.array([upload.num_samples for upload in selection.kept.values()], dtype=np.float64)
     if config.aggregation in COORDINATE_WISE:
         values = [_residuals(store, u) * selection.factor(n) for n, u in selection.kept.items()]
         if by_class:
-            counts = np.array([upload.class_counts for upload in selection.kept.values()])
             fused = _column_wise(values, counts, config)
         else:
             fused = combine_coordinates(values, config.aggregation, config.trim_fraction)
         shares = np.full(len(values), 1.0 / len(values))
-        return selection.result({"fused_residuals": fused.astype(np.float32)}, shares)
-    weights = sizes
-    if by_class:
-        weights = np.array([upload.class_counts for upload in selection.kept.values()], dtype=np.float64)
+        return selection.result({"fused_residuals": fused.astype(np.float32)}, shares, withheld)
+    weights = counts if by_class else sizes
     if config.max_weight_share < 1.0:
         weights = _capped(weights, config.max_weight_share)
     fusion = ResidualFusion()
@@ -206,7 +236,17 @@ def combine_residuals(uploads: Mapping[str, TensorUpload], config: RunConfig, st
         residuals, factor = _residuals(store, upload), selection.factor(name)
         fusion.add(residuals if factor == 1.0 else residuals * factor, weight)
     shares = weights if not by_class else weights.sum(axis=1)
-    return selection.result({"fused_residuals": fusion.result()}, shares / max(1e-300, float(shares.sum())))
+    shares = shares / max(1e-300, float(shares.sum()))
+    return selection.result({"fused_residuals": fusion.result()}, shares, withheld)
+
+
+def _class_counts(selection: _Selection, config: RunConfig) -> tuple[NDArray[np.float64], int]:
+    """(K, C) n_{k,c} with the columns of too few clients set to 0, and how many those are."""
+    counts = np.array([upload.class_counts for upload in selection.kept.values()], dtype=np.float64)
+    owners = np.count_nonzero(counts, axis=0)
+    few = (owners > 0) & (owners < config.min_cohort)
+    counts[:, few] = 0.0
+    return counts, int(few.sum())
 
 
 def moment_factors(uploads: Mapping[str, TensorUpload], config: RunConfig) -> dict[str, float]:
@@ -226,12 +266,20 @@ def moment_factors(uploads: Mapping[str, TensorUpload], config: RunConfig) -> di
     return _capped_factors(sizes, config.max_weight_share)
 
 
-def vote_factors(uploads: Mapping[str, VoteUpload], cap: float) -> dict[str, float]:
-    """What each client's counts are multiplied with: 1, other where a share of the validation samples exceeds `cap`."""
+def vote_factors(uploads: Mapping[str, VoteUpload], config: RunConfig) -> dict[str, float]:
+    """What each client's counts are multiplied with: 1, other where its validation samples exceed `max_weight_share`.
+
+    Clients without validation samples are left out.
+
+    Raises:
+        ValueError: Too few clients have any: their votes would be published as they are.
+    """
     sizes = {name: upload.num_validation for name, upload in uploads.items() if upload.num_validation > 0}
-    if cap >= 1.0 or not sizes:
-        return dict.fromkeys(uploads, 1.0)
-    return dict.fromkeys(uploads, 0.0) | _capped_factors(sizes, cap)
+    if len(sizes) < config.min_cohort:
+        raise ValueError(f"{len(sizes)} votes are over validation samples, min_cohort is {config.min_cohort}")
+    if config.max_weight_share >= 1.0:
+        return dict.fromkeys(sizes, 1.0)
+    return _capped_factors(sizes, config.max_weight_share)
 
 
 def _capped_factors(sizes: Mapping[str, int], cap: float) -> dict[str, float]:

@@ -110,6 +110,9 @@ class FederatedMethod(Protocol):
     def task(self, phase: int, client: str) -> TaskContent:
         """What a participant needs for its task."""
 
+    def can_count(self, phase: int, upload: UploadContent) -> bool:
+        """Whether an accepted upload can enter the phase's result: not one over no samples, for example."""
+
     def close(self, phase: int, uploads: Mapping[str, UploadContent]) -> dict[str, Json]:
         """Fold a phase's uploads, given in sorted client order, into new artifacts.
 

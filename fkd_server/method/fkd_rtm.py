@@ -17,18 +17,21 @@ from pydantic import TypeAdapter
 from fkd_common.artifacts import Artifact, BlobStore
 from fkd_common.config import Correction, MomentFeatures, RunConfig
 from fkd_common.method.moment_checks import OutputLayer
-from fkd_common.method.moments import num_moment_features, solve, unpack_symmetric
+from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
 from fkd_common.method.privacy import nearest_positive_semidefinite
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
+from fkd_common.method.student_checks import student_flaw
 from fkd_common.method.student_layout import TensorSpec, initial_student
 from fkd_common.model_file import ModelHeader, ModelParts
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
 from fkd_server.method.combine import (
+    NO_VALIDATION,
     combine_residuals,
     combine_students,
     moment_factors,
     read_upload,
+    unfit_student,
     vote_factors,
 )
 from fkd_server.method.federated_method import (
@@ -188,6 +191,16 @@ class FkdRtm:
 
     # -- closing phases ---------------------------------------------------------------------------
 
+    def can_count(self, phase: int, upload: UploadContent) -> bool:
+        """See :meth:`FederatedMethod.can_count`."""
+        if isinstance(upload, VoteUpload):
+            return upload.num_validation > 0
+        if not isinstance(upload, TensorUpload):
+            return True
+        if phase == types.PHASE_STUDENT:
+            return unfit_student(upload, self.config) is None
+        return upload.num_samples > 0
+
     def close(self, phase: int, uploads: Mapping[str, UploadContent]) -> dict[str, Json]:
         """Fold a phase's uploads into the global model."""
         tensors = {name: upload for name, upload in uploads.items() if isinstance(upload, TensorUpload)}
@@ -224,7 +237,7 @@ class FkdRtm:
     def _average_students(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Eqs. 14-15, or the robust rule of the run."""
         current = decode(self._blobs.read(self.state.student.sha256))
-        combined = combine_students(uploads, current, self.config, self._uploads)
+        combined = combine_students(uploads, current, self.config, self._uploads, self.flaw_of_average)
         self.replace_student(combined.tensors)
         return {
             **combined.record(),
@@ -232,6 +245,10 @@ class FkdRtm:
             "samples": {name: upload.num_samples for name, upload in uploads.items()},
             "student": self.state.student.sha256,
         }
+
+    def flaw_of_average(self, tensors: Tensors) -> str | None:
+        """What would keep others from computing with an average, or None."""
+        return student_flaw(tensors, self.anchor_embeddings, self.config.norm)
 
     def replace_student(self, tensors: Tensors) -> None:
         """W_{t+1}: corrections belong to the student they were computed for, and go with it."""
@@ -280,23 +297,30 @@ class FkdRtm:
         """The pooled ridge problem, solved for every strength.
 
         Args:
-            A: (p, p) Σ A_k.
+            A: (p, p) Σ A_k; writeable.
             B: (p, C) Σ B_k.
+
+        Raises:
+            ValueError: They have no finite solution.
         """
         if self.config.noise_multiplier > 0:
             A = nearest_positive_semidefinite(A)
+        else:
+            make_definite(A, min(self.config.lambda_grid))
         solutions = {
             f"V.{i}": solve(A, B, lam).astype(np.float32) for i, lam in enumerate(self.config.lambda_grid)
         }
+        if not all(np.isfinite(solution).all() for solution in solutions.values()):
+            raise ValueError("the pooled moments have no finite solution")
         artifact = self._blobs.put(encode(solutions))
         self.state = replace(self.state, moment_solutions=artifact, best_moments="moments.0")
 
     def _count_votes(self, uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
         """Counts add up to the exact pooled validation accuracy of every candidate, unless a share is capped."""
         total = sum(upload.num_validation for upload in uploads.values())
-        factors = vote_factors(uploads, self.config.max_weight_share)
+        factors = vote_factors(uploads, self.config)
         counts = {
-            name: sum(factors[client] * upload.correct[name] for client, upload in uploads.items())
+            name: sum(factor * uploads[client].correct[name] for client, factor in factors.items())
             for name in self.candidates()
         }
         published = max(counts, key=counts.__getitem__)
@@ -305,7 +329,8 @@ class FkdRtm:
         self.state = replace(self.state, published=published, best_moments=best)
         return {
             "validation_samples": total,
-            "validation_accuracy": {name: count / total if total else 0.0 for name, count in counts.items()},
+            "validation_accuracy": {name: count / total for name, count in counts.items()},
+            "excluded": dict.fromkeys(sorted(set(uploads) - set(factors)), NO_VALIDATION),
             "published": published,
         }
 

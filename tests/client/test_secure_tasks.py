@@ -20,7 +20,9 @@ from fkd_common.pb import types_pb2 as types
 def test_a_site_without_weight_takes_no_part_in_the_sum_of_students(changes, reliability):
     """Else it would be counted among those that hide the others, and hide nobody."""
     config = RunConfig(secure_aggregation=True, **changes)
-    pipeline = SimpleNamespace(config=config, num_samples=10, teacher=SimpleNamespace(reliability=reliability))
+    pipeline = SimpleNamespace(
+        config=config, num_samples=10, teacher=SimpleNamespace(reliability=reliability)
+    )
     runner = TaskRunner(SimpleNamespace(name="a"), None, pipeline, silent)
     for phase in (types.PHASE_STUDENT_KEYS, types.PHASE_STUDENT_SHARES, types.PHASE_STUDENT):
         with pytest.raises(FkdError, match="takes no part in the sum"):

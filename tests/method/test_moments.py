@@ -13,6 +13,7 @@ from fkd_common.method.moments import (
     accumulate,
     apply_moments,
     centre,
+    make_definite,
     moment_targets,
     moment_vector,
     num_moment_features,
@@ -202,6 +203,30 @@ def test_solving_leaves_the_moments_alone_and_repeats_to_the_bit() -> None:
     first, second = solve(moments.A, moments.B, 1.0), solve(moments.A, moments.B, 1.0)
     assert (moments.A.tobytes(), moments.B.tobytes()) == before
     assert first.tobytes() == second.tobytes()
+
+
+def test_definite_moments_are_left_alone_to_the_bit() -> None:
+    moments = accumulate(features(10, 3, p=40), np.ones((3, 2)))
+    before = moments.A.tobytes()
+    make_definite(moments.A, 1.0)
+    assert moments.A.tobytes() == before
+
+
+@pytest.mark.scenario(12)
+def test_moments_indefinite_within_what_validation_tolerates_are_solved() -> None:
+    """Scenario 12: A + λI would be singular. Eigenvalues -1 and 2049, so 1e-3 of the diagonal, 1024, is enough."""
+    A = np.array([[1024.0, 1025.0, 0.0], [1025.0, 1024.0, 0.0], [0.0, 0.0, 10.0]])
+    make_definite(A, 1.0)
+    assert np.linalg.eigvalsh(A).min() > -1.0
+    np.testing.assert_allclose(A.diagonal(), [1024.0, 1024.0, 10.0], rtol=1.1e-3)
+    assert np.abs(solve(A, np.array([[8.0], [-8.0], [0.0]]), 1.0)).max() < 1e4
+
+
+def test_what_no_small_ridge_makes_definite_is_no_sum_of_moments() -> None:
+    A = np.array([[1.0, 2.0], [2.0, 1.0]])
+    with pytest.raises(ValueError, match="not positive semidefinite"):
+        make_definite(A, 0.1)
+    np.testing.assert_array_equal(A, [[1.0, 2.0], [2.0, 1.0]])
 
 
 def test_one_sample_and_many_features_still_solve() -> None:

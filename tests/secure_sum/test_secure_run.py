@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fkd_client.secure_sum import student_summand
 from fkd_common.errors import FkdError, InvalidUploadError, NotFoundError, TooLargeError
 from fkd_common.pb import types_pb2 as types
 from fkd_common.secure_sum.fixed_point import QUANTUM
@@ -68,7 +69,7 @@ def test_a_secure_run_computes_what_the_plain_run_computes(plain: TinyRun, tmp_p
     for name, tensor in student_of(run).items():
         assert tensor.dtype == expected[name].dtype
         if name.endswith("num_batches_tracked"):
-            assert int(tensor) == round((90 * 40 + 30 * 80 + 7 * 120) / weight)  # plain: the largest
+            assert int(tensor) == 0  # as it was: counters are not summed; plain: the largest
         else:
             np.testing.assert_allclose(tensor, expected[name], rtol=2e-7, atol=3 * QUANTUM / weight)
     for name, solution in solutions_of(plain).items():
@@ -118,7 +119,7 @@ def test_below_the_threshold_the_student_has_no_aggregate(tmp_path: Path, phase:
     run, sites = start(tmp_path, secure_aggregation=True, quorum=0.1, secure_threshold=1.0)
     work(run, sites, {phase: "a"})
     assert run.coordinator.state is RunState.ABORTED
-    assert "2 uploads, quorum 3; a: power cut" in run.coordinator.detail
+    assert "2 uploads, quorum 3; a failed" in run.coordinator.detail
     assert run.method.state.student == run.method.task(types.PHASE_VOTES, "a").inputs["student"]
 
 
@@ -167,6 +168,17 @@ def test_a_restarted_coordinator_goes_on_with_the_sum(tmp_path: Path, plain: Tin
     np.testing.assert_allclose(
         student_of(run)["layers.0.linear.weight"], student_of(plain)["layers.0.linear.weight"], rtol=1e-6
     )
+
+
+@pytest.mark.scenario(1)
+def test_who_contributed_to_a_secure_sum_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Scenario 1: what was contributed tells no n_k; the client must not be forgotten to make room for others."""
+    run, sites = start(tmp_path, secure_aggregation=True)
+    sites["a"].do(run)
+    run.store.close()
+    again = tiny_run(tmp_path, **MOST, secure_aggregation=True)
+    contributed = {name: record.contributed for name, record in again.coordinator.attendance.clients.items()}
+    assert contributed == {"a": True, "b": False, "c": False}
 
 
 def test_nothing_of_a_sum_is_kept_when_it_is_done(tmp_path: Path) -> None:
@@ -272,7 +284,32 @@ def test_a_sum_that_is_no_student_has_no_aggregate(at_keys: tuple[TinyRun, dict[
     sites["a"].student["layers.0.norm.running_var"] -= 1e5
     work(run, sites)
     assert run.coordinator.state is RunState.ABORTED
-    assert "impossible layers.0.norm.running_var" in run.coordinator.detail
+    assert "'layers.0.norm.running_var' has a negative variance" in run.coordinator.detail
+
+
+@pytest.mark.scenario(12)
+def test_a_sum_whose_average_nobody_could_compute_with_has_no_aggregate(
+    at_keys: tuple[TinyRun, dict[str, SecureSite]],
+) -> None:
+    """Scenario 12."""
+    run, sites = at_keys
+    for name in ("layers.0.linear.weight", "layers.0.norm.weight", "output.weight"):
+        sites["a"].student[name] = np.full_like(sites["a"].student[name], 900.0)
+    work(run, sites)
+    assert run.coordinator.state is RunState.ABORTED
+    assert "somebody sent no student: of the average on the anchors" in run.coordinator.detail
+
+
+@pytest.mark.scenario(12)
+def test_step_counters_never_leave_the_range_of_a_secure_sum(
+    at_keys: tuple[TinyRun, dict[str, SecureSite]],
+) -> None:
+    """Scenario 12: times n_k, an honest counter would do so after some rounds, a liar's at once."""
+    run, sites = at_keys
+    sites["a"].student["layers.0.norm.num_batches_tracked"] = np.array(2**62)
+    work(run, sites)
+    assert run.coordinator.state is RunState.COMPLETED, run.coordinator.detail
+    assert "layers.0.norm.num_batches_tracked" not in student_summand(sites["a"].student, 1.0)
 
 
 @pytest.mark.scenario(14)

@@ -38,6 +38,9 @@ class Gathering:
     def task(self, phase: int, client: str) -> TaskContent:
         return TaskContent()
 
+    def can_count(self, phase: int, upload: UploadContent) -> bool:
+        return True
+
     def close(self, phase: int, uploads: Mapping[str, UploadContent]) -> dict[str, Json]:
         self.closed.append(list(uploads))
         return {}

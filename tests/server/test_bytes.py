@@ -39,7 +39,7 @@ def full_round(run: TinyRun) -> list[Site]:
     for i, site in enumerate(sites):
         task = site.poll().task
         site.fetch(task.inputs[0], task.key)
-        upload = site.send(encode(filled(run.method, float(i))), task.key)
+        upload = site.send(encode(filled(run.method, i / 100)), task.key)
         site.call("SubmitStudent", key=task.key, upload=upload, num_samples=10, reliability=1.0)
     for site in sites:
         task = site.poll().task

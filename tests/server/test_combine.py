@@ -35,7 +35,7 @@ def student(store: BlobStore, w: list[float], n: int = 100, r: float = 1.0, **ot
 
 
 def students(store: BlobStore, uploads: dict[str, TensorUpload], **changes: Any) -> Combined:
-    return combine_students(uploads, START, tiny_config(**changes), store)
+    return combine_students(uploads, START, tiny_config(**changes), store, lambda average: None)
 
 
 # -- students --
@@ -64,8 +64,47 @@ def test_when_nobody_may_count_it_is_said_why(store: BlobStore) -> None:
     uploads = {"a": student(store, [1, 2, 3], n=0), "b": student(store, [1, 2, 3], r=0.1)}
     with pytest.raises(ValueError, match=r"0 students may count, min_cohort is 1 \(a: n_k = 0; b: r_k = 0.1"):
         students(store, uploads, drop_below=0.5)
-    with pytest.raises(ValueError, match="positive sum"):
+    with pytest.raises(ValueError, match=r"0 students may count, min_cohort is 1 \(a: weight 0\)"):
         students(store, {"a": student(store, [1, 2, 3], r=0.0)}, tau_r=0.0)
+
+
+def test_a_student_of_weight_0_hides_nobody(store: BlobStore) -> None:
+    """The average of two, one of which weighs nothing, is the other's student."""
+    uploads = {"a": student(store, [1, 2, 3], r=0.7), "b": student(store, [9, 9, 9], r=0.0)}
+    with pytest.raises(ValueError, match=r"1 students may count, min_cohort is 2 \(b: weight 0\)"):
+        students(store, uploads, tau_r=0.0, min_cohort=2)
+    assert students(store, uploads, tau_r=0.1, min_cohort=2).excluded == {}
+    # A median counts heads.
+    by_median = students(store, uploads, tau_r=0.0, min_cohort=2, aggregation="median")
+    np.testing.assert_array_equal(by_median.tensors["w"], [5, 5.5, 6])
+
+
+@pytest.mark.scenario(12)
+@pytest.mark.parametrize("rule, left_out", [("mean", "cd"), ("median", "d")])
+def test_the_longest_updates_leave_an_average_that_is_not_sound(
+    store: BlobStore, rule: str, left_out: str
+) -> None:
+    """Scenario 12: sound one by one, not together; those that stay are averaged as if they had been alone."""
+    uploads = {
+        "a": student(store, [1, 0, 0]),
+        "b": student(store, [1, 0, 0]),
+        "c": student(store, [0, 7, 0]),
+        "d": student(store, [0, 9, 0]),
+    }
+
+    def flaw_of(average: Tensors) -> str | None:
+        return "the second is not 0" if average["w"][1] != 0 else None
+
+    config = tiny_config(min_cohort=2, aggregation=rule)
+    combined = combine_students(uploads, START, config, store, flaw_of)
+    np.testing.assert_array_equal(combined.tensors["w"], [1, 0, 0])
+    assert sorted([*combined.weights, *left_out]) == ["a", "b", "c", "d"]
+    reason = "the longest update of an average of which the second is not 0"
+    assert combined.excluded == dict.fromkeys(left_out, reason)
+    del uploads["a"], uploads["d"]
+    config = tiny_config(min_cohort=2)
+    with pytest.raises(ValueError, match=r"1 students may count, min_cohort is 2 \(c: the longest update"):
+        combine_students(uploads, START, config, store, flaw_of)
 
 
 @pytest.mark.scenario(13)
@@ -194,6 +233,23 @@ def test_class_aware_medians_ask_only_those_who_have_the_class(store: BlobStore)
     np.testing.assert_array_equal(fused(store, uploads, aggregation="median"), [[0, 0]])
 
 
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_a_class_that_too_few_have_gets_no_correction(store: BlobStore, rule: str) -> None:
+    """Its column would be one site's own residuals, sent to everybody. Nobody has the third class."""
+    uploads = {
+        "a": residual(store, [[4, 0, 0]], n=10, counts=(10, 0, 0)),
+        "b": residual(store, [[2, 7, 0]], n=20, counts=(10, 10, 0)),
+    }
+    config = tiny_config(fusion="class_aware", aggregation=rule, min_cohort=2)
+    combined = combine_residuals(uploads, config, store)
+    np.testing.assert_array_equal(combined.tensors["fused_residuals"], [[3, 0, 0]])
+    assert combined.weights == {"a": 0.5, "b": 0.5}
+    assert combined.record()["withheld_columns"] == 1
+    alone = combine_residuals(uploads, tiny_config(fusion="class_aware", aggregation=rule), store)
+    np.testing.assert_array_equal(alone.tensors["fused_residuals"], [[3, 7, 0]])
+    assert "withheld_columns" not in alone.record()
+
+
 def test_residual_matrices_obey_norm_bound_and_largest_share(store: BlobStore) -> None:
     """Lengths 1, 1, 10, at most 2; then 900 : 50 : 50 samples as 1/2, 1/4, 1/4, column by column as well."""
     uploads = {
@@ -239,6 +295,7 @@ def test_no_vote_outweighs_the_others_by_more_than_the_largest_share(tmp_path: P
         "c": VoteUpload({"student": 4}, 10),
     }
     record = method.close(VOTES, {**votes, "d": VoteUpload({"student": 0}, 0)})
+    assert record["excluded"] == {"d": "no validation samples"}
     assert record["validation_accuracy"] == {"student": pytest.approx(0.6)}
     assert record["validation_samples"] == 100
 

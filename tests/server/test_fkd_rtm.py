@@ -15,6 +15,7 @@ from fkd_common.model_file import decode_model, encode_model
 from fkd_common.tensors import Tensors, decode, encode
 from fkd_server.method.federated_method import TensorUpload, VoteUpload
 from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.validation import Background, UploadRules
 
 from .tiny import ANCHORS, CLASSES, MOMENTS, RESIDUALS, STUDENT, VOTES, filled, tiny_config
 
@@ -101,10 +102,25 @@ def test_a_student_that_returns_to_an_earlier_one_stays_readable(half: Half) -> 
 
 
 @pytest.mark.scenario(12)
-def test_finite_but_absurd_weights_do_not_overflow(half: Half) -> None:
-    """Scenario 12."""
-    half.method.close(STUDENT, {n: half.upload(filled(half.method, 3e38), n=10**9) for n in "abc"})
-    assert all(np.isfinite(tensor).all() for tensor in half.student().values())
+def test_an_average_that_nobody_could_compute_with_is_not_published(half: Half) -> None:
+    """Scenario 12: finite, and absurd."""
+    before = half.method.state
+    with pytest.raises(ValueError, match=r"0 students may count.*at most 1e\+03 is accepted"):
+        half.method.close(STUDENT, {n: half.upload(filled(half.method, 3e38), n=10**9) for n in "abc"})
+    assert half.method.state == before
+
+
+@pytest.mark.scenario(12)
+def test_students_that_are_sound_one_by_one_can_have_an_average_that_is_not(tmp_path: Path) -> None:
+    """Scenario 12: a's layers are 1; the liar's last is huge behind a first that is 0. The liar is left out."""
+    half = Half(tmp_path, norm="batch")
+    rules, liar = UploadRules.of(half.method), filled(half.method, 0.0)
+    liar["output.weight"][:] = 9000.0
+    rules.check_tensors(STUDENT, liar, Background.of(half.method, 1, STUDENT, "liar", 10))
+    honest = {n: half.upload(filled(half.method, 1.0)) for n in "ab"}
+    record = half.method.close(STUDENT, {**honest, "liar": half.upload(liar)})
+    assert list(record["excluded"]) == ["liar"]
+    assert half.student()["output.weight"].max() == 1.0
 
 
 def test_what_is_in_use_does_not_grow_with_rounds(tmp_path: Path) -> None:
@@ -117,7 +133,7 @@ def test_what_is_in_use_does_not_grow_with_rounds(tmp_path: Path) -> None:
             RESIDUALS,
             {n: half.upload({"residuals": rng.normal(size=(4, 2)).astype(np.float32)}) for n in "ab"},
         )
-        z, known = rng.normal(size=(5, 6)).astype(np.float32), round_number > 0
+        z, known = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32), round_number > 0
         half.method.close(
             MOMENTS, {n: half.moments(z, rng.normal(size=(5, 2)), block_known=known) for n in "ab"}
         )
@@ -261,8 +277,12 @@ def test_ties_go_to_the_simpler_candidate(
     assert half.method.state.best_moments == moments
 
 
-def test_without_validation_samples_the_student_is_published(half: Half) -> None:
-    half.method.close(VOTES, {"a": VoteUpload({"student": 0}, 0)})
+def test_too_few_votes_over_validation_samples_are_no_vote(tmp_path: Path) -> None:
+    """Published accuracies would be one site's. A skipped vote leaves the student published."""
+    half = Half(tmp_path, min_cohort=2)
+    votes = {"a": VoteUpload({"student": 1}, 1), "b": VoteUpload({"student": 0}, 0)}
+    with pytest.raises(ValueError, match="1 votes are over validation samples, min_cohort is 2"):
+        half.method.close(VOTES, votes)
     assert half.method.state.published == "student"
 
 

@@ -17,7 +17,7 @@ from fkd_server.method.federated_method import TensorUpload
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.validation import Background, UploadRules
 
-from .tiny import ANCHORS, CLASSES, MOMENTS, PERSONAL, RESIDUALS, STUDENT, VOTES, tiny_config
+from .tiny import ANCHORS, CLASSES, MOMENTS, PERSONAL, RESIDUALS, STUDENT, VOTES, filled, tiny_config
 
 
 def rules(**changes: Any) -> UploadRules:
@@ -233,6 +233,21 @@ def test_values_no_training_produces_are_refused(name: str, value: float) -> Non
 
 
 @pytest.mark.scenario(12)
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_a_student_answers_for_the_anchors(tmp_path: Path, norm: str) -> None:
+    """Scenario 12: each weight is in range, what it computes is not, and would end every honest client."""
+    blobs, uploads = BlobStore(tmp_path / "blobs"), BlobStore(tmp_path / "uploads")
+    method = FkdRtm(tiny_config(norm=norm), CLASSES, ANCHORS, "ab" * 32, blobs, uploads)
+    known = Background.of(method, 1, STUDENT, "a", 10)
+    UploadRules.of(method).check_tensors(STUDENT, filled(method, 1.0), known)
+    liar = filled(method, 1.0)
+    liar["layers.0.linear.weight"][:] = liar["output.weight"][:] = 9e3
+    liar["layers.0.norm.weight"][:] = liar["layers.0.norm.bias"][:] = 9e3
+    with pytest.raises(InvalidUploadError, match="on the anchors in eval mode, values after"):
+        UploadRules.of(method).check_tensors(STUDENT, liar, known)
+
+
+@pytest.mark.scenario(12)
 def test_a_step_counter_may_grow_by_a_rounds_steps_each_round() -> None:
     """Scenario 12: the aggregate takes the maximum, so one liar's counter would become everybody's and overflow."""
     by_batch = rules(norm="batch", local_steps=7)
@@ -240,7 +255,7 @@ def test_a_step_counter_may_grow_by_a_rounds_steps_each_round() -> None:
     student: Tensors = {key: np.ones(spec.shape, dtype=spec.dtype) for key, spec in schema.items()}
     student["layers.0.norm.num_batches_tracked"] = np.array(14)
     by_batch.check_tensors(STUDENT, student, Background(round=2))
-    with pytest.raises(InvalidUploadError, match="counts 14 batches; round 1 allows at most 7"):
+    with pytest.raises(InvalidUploadError, match="counts 14 batches; round 1 allows 0 to 7"):
         by_batch.check_tensors(STUDENT, student, Background(round=1))
 
 
