@@ -51,7 +51,7 @@ def moment_flaw(
     """The first thing about a client's moments that no n samples can produce, or None.
 
     Args:
-        A: (p, p) symmetric, finite.
+        A: (p, p) symmetric, finite; used up, because a server has no memory for a second one.
         B: (p, C), finite.
         n: n_k, at least 0.
         d: embedding dimension.
@@ -66,9 +66,22 @@ def moment_flaw(
     if config.noise_multiplier > 0:
         return _noised_flaw(A, B, n, config)
     diagonal = A.diagonal()
-    flaw = _diagonal_flaw(diagonal, n, d, config) or _definite_flaw(A, n)
+    flaw = _diagonal_flaw(diagonal, n, d, config)
     if flaw is not None:
         return flaw
+    return _residual_flaw(A, B, n, d, config, output, diagonal) or _definite_flaw(A, n)
+
+
+def _residual_flaw(
+    A: NDArray[np.float64],
+    B: NDArray[Any],
+    n: int,
+    d: int,
+    config: RunConfig,
+    output: OutputLayer | None,
+    diagonal: NDArray[np.float64],
+) -> str | None:
+    """Rows of B sum to 0 and are no longer than A allows; with the student's output, neither are the labels in them."""
     lengths = np.sqrt(diagonal + _FLOOR * n)
     total, size = np.abs(B.sum(axis=1, dtype=np.float64)), np.abs(B).sum(axis=1, dtype=np.float64)
     if np.any(total > _ROUNDING * (size + lengths * np.sqrt(n))):
@@ -101,11 +114,12 @@ def _diagonal_flaw(diagonal: NDArray[np.float64], n: int, d: int, config: RunCon
 
 
 def _definite_flaw(A: NDArray[np.float64], n: int) -> str | None:
-    """A in units of its diagonal plus a small ridge must have a Cholesky factor."""
+    """A in units of its diagonal plus a small ridge must have a Cholesky factor; A is used up."""
     scale = 1.0 / np.sqrt(A.diagonal() + _FLOOR * max(n, 1))
-    unit = A * scale
+    unit = A
+    unit *= scale
     unit *= scale[:, None]
-    if max(unit.max(), -unit.min()) > 1 + _RIDGE:  # no third matrix of this size
+    if max(unit.max(), -unit.min()) > 1 + _RIDGE:
         i, j = np.unravel_index(int(np.abs(unit).argmax()), unit.shape)
         return f"A[{i}, {j}]² is larger than A[{i}, {i}] times A[{j}, {j}]"
     np.einsum("ii->i", unit)[:] += _RIDGE

@@ -52,7 +52,7 @@ def split(secret: bytes, threshold: int, participants: int) -> list[bytes]:
             f"expected a secret of {SECRET_BYTES} bytes and a threshold of 1 to {participants}, "
             f"got {len(secret)} bytes and {threshold}"
         )
-    return [share for _, share in Shamir.split(threshold, participants, secret)]
+    return [share for _, share in Shamir.split(threshold, participants, secret, False)]
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
@@ -64,4 +64,4 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     if len(shares) < threshold:
         raise ValueError(f"expected {threshold} shares of a secret, got {len(shares)}")
     chosen = sorted(shares.items())[:threshold]
-    return bytes(Shamir.combine(chosen))
+    return bytes(Shamir.combine(chosen, False))

@@ -27,7 +27,7 @@ class Upload:
     output: OutputLayer | None
 
     def flaw(self, config: RunConfig) -> str | None:
-        return moment_flaw(self.A, self.B, self.n, D, config, self.output)
+        return moment_flaw(self.A.copy(), self.B, self.n, D, config, self.output)
 
 
 def honest(
