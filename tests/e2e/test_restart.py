@@ -66,7 +66,7 @@ def play(world: World, launch: Launcher, kills: list[str]) -> dict[str, Any]:
             server = launch.server(
                 *WHOLE, port=port, failpoint=kills[index + 1] if index + 1 < len(kills) else ""
             )
-            server.wait_for("upload_accepted|phase_closed|client_joined")
+            server.wait_for("upload_accepted|phase_closed|client_joined|client_left")
             restart_s.append(time.monotonic() - died)
         assert server.end() == ExitCode.OK
         for client in clients:
