@@ -1,4 +1,4 @@
-# The five commands are demo, test, check, proto and bench-*; every one works from a fresh clone.
+# demo, test, faults, soak, fuzz, check, proto and bench-*: every one works from a fresh clone.
 VENV ?= .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin

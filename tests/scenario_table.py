@@ -28,7 +28,7 @@ WIDTH = 100
 MAX_SEEN = 3
 """Observations printed per row; all of them are in the JSON."""
 
-_ROW, _SEEN = "scenario", "seen"
+_ROW, _SEEN, _REFUSED = "scenario", "seen", "refused"
 
 
 class Seen:
@@ -40,6 +40,10 @@ class Seen:
     def __call__(self, observed: object) -> None:
         """Note a status code, reason, exit code or number."""
         self._item.user_properties.append((_SEEN, " ".join(str(observed).split())))
+
+    def refused(self, how: str) -> None:
+        """Note an expected refusal; shown after what tests say themselves."""
+        self._item.user_properties.append((_REFUSED, how))
 
 
 class NotingRaises:
@@ -56,7 +60,7 @@ class NotingRaises:
         if expected and isinstance(error, FkdError):
             code = to_status(error).code
             told = f"exit {error.exit_code:d}" if code == code_pb2.INTERNAL else code_pb2.Code.Name(code)
-            self._seen(f"{told} {error.reason}")
+            self._seen.refused(f"{told} {error.reason}")
         return expected
 
 
@@ -68,7 +72,9 @@ class Row:
     fault: str
     expected: str
     seen: dict[str, int] = field(default_factory=dict)
-    """How many tests noted each observation."""
+    """How many tests noted each observation of their own."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """How many tests met each refusal."""
     tests: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -84,11 +90,15 @@ class Row:
             return "FAILED: " + ", ".join(sorted({_short(name) for name in self.failed}))
         if not self.tests:
             return "skipped" if self.skipped else "no test"
-        seen = sorted(self.seen, key=lambda note: -self.seen[note]) or sorted(
+        seen = [*_by_count(self.seen), *_by_count(self.refused)] or sorted(
             {_short(name).removeprefix("test_").replace("_", " ") for name in self.tests}
         )
         more = f" (+{len(seen) - MAX_SEEN} more)" if len(seen) > MAX_SEEN else ""
         return "; ".join(seen[:MAX_SEEN]) + more
+
+
+def _by_count(notes: Mapping[str, int]) -> list[str]:
+    return sorted(notes, key=lambda note: -notes[note])
 
 
 def _short(node_id: str) -> str:
@@ -124,9 +134,10 @@ class ScenarioTable:
                 row.skipped.append(report.nodeid)
             elif report.when == "call":
                 row.tests.append(report.nodeid)
-                notes = [str(value) for key, value in report.user_properties if key == _SEEN]
-                for note in dict.fromkeys(notes):
-                    row.seen[note] = row.seen.get(note, 0) + 1
+                for kind, counts in ((_SEEN, row.seen), (_REFUSED, row.refused)):
+                    notes = [str(value) for key, value in report.user_properties if key == kind]
+                    for note in dict.fromkeys(notes):
+                        counts[note] = counts.get(note, 0) + 1
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
