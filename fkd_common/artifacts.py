@@ -84,6 +84,7 @@ class BlobStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, Artifact] = {}
+        self._whole: dict[str, tuple[int, int]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, blob: bytes) -> Artifact:
@@ -140,18 +141,23 @@ class BlobStore:
         return blob
 
     def check(self, sha256: str) -> None:
-        """Read a blob through, without holding it.
+        """Read a blob through, without holding it; not again while its file has the same size and time of change.
 
         Raises:
             DamagedFileError: It is missing, or no longer matches its digest.
         """
         try:
             with self.path(sha256).open("rb") as file:
+                status = os.fstat(file.fileno())
+                version = (status.st_size, status.st_mtime_ns)
+                if self._whole.get(sha256) == version:
+                    return
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError as error:
             raise DamagedFileError(f"{self.path(sha256)} is missing") from error
         if actual != sha256:
             raise DamagedFileError(f"{self.path(sha256)} is damaged: its content does not match its name")
+        self._whole[sha256] = version
 
     def read_chunk(self, sha256: str, offset: int, length: int) -> bytes:
         """Part of a blob, unverified: the receiver checks the whole."""
@@ -171,4 +177,5 @@ class BlobStore:
     def remove(self, sha256: str) -> None:
         """Forget a blob that nothing refers to any more."""
         self._known.pop(sha256, None)
+        self._whole.pop(sha256, None)
         self.path(sha256).unlink(missing_ok=True)

@@ -17,13 +17,7 @@ def check_client_name(name: str) -> str:
     Raises:
         InvalidUploadError: It is empty, too long, or has characters that could escape a file name.
     """
-    if not _NAME.fullmatch(name):
-        raise InvalidUploadError(
-            f"client name {name[:80]!r}: expected 1-64 letters, digits, '.', '_' or '-', "
-            "starting with a letter or digit",
-            reason="BAD_NAME",
-        )
-    return name
+    return _checked(name, "client name")
 
 
 def check_run_id(name: str) -> str:
@@ -32,10 +26,13 @@ def check_run_id(name: str) -> str:
     Raises:
         InvalidUploadError: It is empty, too long, or has characters that could escape a file name.
     """
+    return _checked(name, "run id")
+
+
+def _checked(name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidUploadError(
-            f"run id {name[:80]!r}: expected 1-64 letters, digits, '.', '_' or '-', "
-            "starting with a letter or digit",
+            f"{what} {name[:80]!r}: expected 1-64 letters, digits, '.', '_' or '-', starting with a letter or digit",
             reason="BAD_NAME",
         )
     return name

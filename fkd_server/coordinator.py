@@ -433,36 +433,33 @@ class Coordinator:
         before = self._method.snapshot()
         failpoint("phase.closing")
         try:
-            outcome = self._method.close(
-                phase.key.phase, {name: phase.uploads[name] for name in sorted(phase.uploads)}
-            )
+            outcome = self._fold(phase, before)
+            if outcome is not None:
+                self._end_phase(phase, now, outcome)
+        except OSError:
+            self._method.restore(before)
+            phase.retry_at = now + RETRY_S
+            raise
+
+    def _fold(self, phase: OpenPhase, before: Mapping[str, Json]) -> Mapping[str, Json] | None:
+        """What the phase's record says of its result; None if the run was aborted for want of one."""
+        uploads = {name: phase.uploads[name] for name in sorted(phase.uploads)}
+        try:
+            outcome = self._method.close(phase.key.phase, uploads)
             failpoint("phase.folded")
+            return outcome
+        except DamagedFileError as error:  # a file of ours: the disk's trouble, not the run's
+            raise OSError(errno.EIO, str(error)) from error
         except ValueError as error:
             self._method.restore(before)
-            if phase.plan.below_quorum is BelowQuorum.FOLLOW_POLICY:
-                self.abort(f"{phase.key} has no aggregate: {error}")
-                return
-            outcome = {"skipped": f"no aggregate: {error}"}
-        except DamagedFileError as error:
-            self._method.restore(before)
-            phase.retry_at = now + RETRY_S
-            raise OSError(
-                errno.EIO, str(error)
-            ) from error  # a file of ours: the disk's trouble, not the run's
+            if phase.plan.below_quorum is BelowQuorum.SKIP:
+                return {"skipped": f"no aggregate: {error}"}
+            why = f"has no aggregate: {error}"
         except FkdError as error:
             self._method.restore(before)
-            self.abort(f"{phase.key} cannot be closed: {error}")
-            return
-        except OSError:
-            self._method.restore(before)
-            phase.retry_at = now + RETRY_S
-            raise
-        try:
-            self._end_phase(phase, now, outcome)
-        except OSError:
-            self._method.restore(before)
-            phase.retry_at = now + RETRY_S
-            raise
+            why = f"cannot be closed: {error}"
+        self.abort(f"{phase.key} {why}")
+        return None
 
     def _end_phase(self, phase: OpenPhase, now: float, outcome: Mapping[str, Json]) -> None:
         summary: dict[str, Json] = {

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from fkd_common.artifacts import BlobStore
 from fkd_common.errors import DataError, ExitCode, UsageError
 from fkd_common.program import OneSentenceParser
+from fkd_server.method.federated_method import stored_blob
 from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
 from fkd_server.resume import is_whole, put_back, unfinished_runs
 from fkd_server.run_folder import RunFolder
@@ -181,7 +182,7 @@ def _uploads(store: RunStore, repair: bool) -> Iterator[Finding]:
         return
     key = PhaseKey(at.round, at.open.phase)
     for client, content in store.uploads_for(key).items():
-        artifact = getattr(content, "artifact", None)
+        artifact = stored_blob(content)
         if artifact is None:
             continue
         trouble = _trouble(store.uploads, artifact.sha256)

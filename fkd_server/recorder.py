@@ -15,6 +15,7 @@ from fkd_common.model_file import ModelParts, decode_model, encode_model
 from fkd_server.evaluation import EvaluationJob, Evaluator
 from fkd_server.method.federated_method import Json
 from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.model_card import model_card
 from fkd_server.run_folder import MODEL, RunFolder
 from fkd_server.run_state import Event, Position
 from fkd_server.store import RunStore
@@ -162,9 +163,13 @@ class Recorder:
         self._put(self._method.model(), round_number)
 
     def _put(self, model: ModelParts, round_number: int) -> None:
-        accuracy = self.accuracies.get(round_number, {})
-        sha256 = self._folder.write_model(model, self._run_id, accuracy, round_number)
+        sha256 = self._folder.write_model(model)
+        self._write_card(model, sha256, round_number)
         self.model = WrittenModel(sha256, round_number, model.header.published)
+
+    def _write_card(self, model: ModelParts, sha256: str, round_number: int, stopped: str = "") -> None:
+        accuracy = self.accuracies.get(round_number, {})
+        self._folder.write_card(model_card(model, sha256, self._run_id, accuracy, round_number, stopped))
 
     def note_stop(self, why: str) -> None:
         """Say on the card of the last model, if there is one, what is known of it now and why the run ended.
@@ -175,10 +180,7 @@ class Recorder:
         """
         if self.model is not None:
             model = decode_model((self._folder.path / MODEL).read_bytes())
-            accuracy = self.accuracies.get(self.model.round, {})
-            self._folder.write_card(
-                model, self.model.sha256, self._run_id, accuracy, self.model.round, stopped=why
-            )
+            self._write_card(model, self.model.sha256, self.model.round, stopped=why)
 
     def _append(self, record: Mapping[str, Json]) -> None:
         """Write a record, and those before it that a full disk refused."""

@@ -1,4 +1,4 @@
-"""Which run a coordinator goes on with, and whether it is asked for the same one; starts nothing, changes nothing."""
+"""Which run a coordinator goes on with: the same as it is asked for, with whole files; starts nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fkd_common.errors import (
     UsageError,
 )
 from fkd_common.identifiers import check_run_id, new_run_id
-from fkd_server.method.federated_method import UploadContent
+from fkd_server.method.federated_method import UploadContent, stored_blob
 from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
 from fkd_server.run_state import PhaseKey
 from fkd_server.settings import ServerSettings
@@ -132,7 +132,7 @@ def whole_uploads(store: RunStore, key: PhaseKey) -> dict[str, UploadContent]:
     """Accepted uploads of a phase; one whose file is damaged is forgotten, so that its site is asked again."""
     uploads = store.uploads_for(key)
     for client, content in list(uploads.items()):
-        artifact = getattr(content, "artifact", None)
+        artifact = stored_blob(content)
         if artifact is None or is_whole(store.uploads, artifact.sha256):
             continue
         store.forget_upload(key, client)

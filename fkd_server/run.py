@@ -131,15 +131,17 @@ def assemble(settings: ServerSettings, cache: Path, preparation: Preparation | N
         raise
     began, run = store.description(), None
     try:
-        fresh = began is None
         if began is None:
-            began = _begin(settings, folder, store, preparation or Preparation())
+            described = _prepare(settings, folder, store, preparation or Preparation())
         else:
-            check_same(began, settings)
-            put_back_setup(began, store.blobs, settings.prepared, folder.path / "prepared")
-        folder.write_config(settings.run_config(), began.classes)
-        run = _wire(settings, began, folder, store, cache)
-        if not fresh:
+            described = began
+            check_same(described, settings)
+            put_back_setup(described, store.blobs, settings.prepared, folder.path / "prepared")
+        run = _wire(settings, described, folder, store, cache)
+        if began is None:
+            store.begin(described, Position(method=run.method.snapshot()))
+        folder.write_config(run.config, described.classes)
+        if began is not None:
             _resume(run)
         return run
     except BaseException:
@@ -154,10 +156,10 @@ def assemble(settings: ServerSettings, cache: Path, preparation: Preparation | N
         raise
 
 
-def _begin(
+def _prepare(
     settings: ServerSettings, folder: RunFolder, store: RunStore, preparation: Preparation
 ) -> RunDescription:
-    """Make what the run serves, and its first durable state."""
+    """Make what a new run serves."""
     config = settings.run_config()
     prepared = settings.prepared
     if prepared is None:
@@ -170,23 +172,13 @@ def _begin(
             settings.extractor, anchors, public, prepared, config.seed, settings.threads, preparation
         )
     artifacts = load_prepared(prepared, store.blobs)
-    description = RunDescription(
+    return RunDescription(
         folder.path.name,
         config.model_dump(mode="json"),
         sources_of(settings),
         artifacts.classes,
         artifacts.extractor,
         artifacts.anchors,
-    )
-    method = _method(config, description, store)
-    store.begin(description, Position(method=method.snapshot()))
-    return description
-
-
-def _method(config: RunConfig, description: RunDescription, store: RunStore) -> FkdRtm:
-    embeddings = decode(store.blobs.read(description.anchors.sha256))["embeddings"]
-    return method_for(
-        config, description.classes, embeddings, description.extractor.sha256, store.blobs, store.uploads
     )
 
 
@@ -197,7 +189,10 @@ def _wire(
     setup = {began.extractor.sha256: "the extractor", began.anchors.sha256: "the anchors"}
     check_blobs(folder.path, store.blobs, setup)
     config, run_id = settings.run_config(), began.run_id
-    method = _method(config, began, store)
+    embeddings = decode(store.blobs.read(began.anchors.sha256))["embeddings"]
+    method = method_for(config)(
+        config, began.classes, embeddings, began.extractor.sha256, store.blobs, store.uploads
+    )
     recorder = Recorder(run_id, folder, method, store, folder.path / "evaluations")
     coordinator = Coordinator(config, method, store, recorder.on_event)
     identity = RunIdentity(run_id, began.classes, {"extractor": began.extractor, "anchors": began.anchors})

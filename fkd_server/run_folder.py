@@ -20,7 +20,6 @@ from fkd_common.errors import UsageError
 from fkd_common.ledger import Ledger
 from fkd_common.model_file import ModelParts, encode_model
 from fkd_server.method.federated_method import Json
-from fkd_server.model_card import model_card
 from fkd_server.resume import SUMMARY
 from fkd_server.store import CONFIG, PREVIOUS
 
@@ -109,27 +108,14 @@ class RunFolder:
         """Bytes by client, round, phase and direction."""
         write_atomically(self.path / "ledger.csv", ledger.to_csv().encode())
 
-    def write_model(
-        self, model: ModelParts, run_id: str, accuracy: Mapping[str, Json], round_number: int
-    ) -> str:
-        """The published model and its card; returns the model's SHA-256."""
+    def write_model(self, model: ModelParts) -> str:
+        """The published model; returns its SHA-256."""
         blob = encode_model(model)
         write_atomically(self.path / MODEL, blob)
-        digest = sha256_hex(blob)
-        self.write_card(model, digest, run_id, accuracy, round_number)
-        return digest
+        return sha256_hex(blob)
 
-    def write_card(
-        self,
-        model: ModelParts,
-        digest: str,
-        run_id: str,
-        accuracy: Mapping[str, Json],
-        round_number: int,
-        stopped: str = "",
-    ) -> None:
-        """What a reader should know of the model; `stopped` says why the run ended early, if it did."""
-        card = model_card(model, digest, run_id, accuracy, round_number, stopped)
+    def write_card(self, card: str) -> None:
+        """What a reader should know of the model."""
         write_atomically(self.path / "MODEL_CARD.md", card.encode())
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:

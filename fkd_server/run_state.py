@@ -116,8 +116,6 @@ class KnownClient:
 
     name: str
     session: bytes
-    num_samples: int | None = None
-    """n_k of its first upload; it may not change."""
     ready: bool = False
     """Whether it has asked for a task."""
     contributed: bool = False

@@ -49,7 +49,14 @@ from fkd_server.messages import (
     submission_digest,
     submit_response,
 )
-from fkd_server.method.federated_method import NoUpload, SecureUpload, TensorUpload, UploadContent, VoteUpload
+from fkd_server.method.federated_method import (
+    NoUpload,
+    SecureUpload,
+    TensorUpload,
+    UploadContent,
+    VoteUpload,
+    stored_blob,
+)
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
 from fkd_server.spool import UploadSpool, verified
@@ -239,8 +246,7 @@ class CoordinatorService:
 
     def waiting_for(self) -> str:
         """For a person: what the run waits for."""
-        with self._lock:
-            return self._coordinator.waiting_for(self._clock())
+        return self.look(lambda coordinator, now: coordinator.waiting_for(now))
 
     def look(self, question: Callable[[Coordinator, float], _Seen]) -> _Seen:
         """Ask the state machine something, while nothing changes; `question` also gets the time."""
@@ -249,8 +255,7 @@ class CoordinatorService:
 
     def everyone_left(self) -> bool:
         """Whether no live client remains to be told that the run is over."""
-        with self._lock:
-            return not self._coordinator.attendance.live()
+        return self.look(lambda coordinator, now: not coordinator.attendance.live())
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever a waiting client might get another answer."""
@@ -426,8 +431,8 @@ class CoordinatorService:
         self, session: bytes, key: PhaseKey, digest: str, content: UploadContent, call: Call
     ) -> Receipt:
         """Count an upload, and in the same transaction its bytes: a payload is booked once, when it counts."""
-        if isinstance(content, TensorUpload | SecureUpload):
-            call.payload_up = content.artifact.payload_bytes
+        if (blob := stored_blob(content)) is not None:
+            call.payload_up = blob.payload_bytes
         count = call.count(len(submit_response(Receipt(digest, duplicate=False)).SerializeToString()))
         self._book(call, count)
         call.booked = True

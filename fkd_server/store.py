@@ -26,7 +26,7 @@ from fkd_common.artifacts import Artifact, BlobStore, sync_folder, write_atomica
 from fkd_common.errors import DataError
 from fkd_common.failpoints import failpoint
 from fkd_common.ledger import ByteCount, Ledger, LedgerKey
-from fkd_server.method.federated_method import UPLOAD_KINDS, SecureUpload, TensorUpload, UploadContent
+from fkd_server.method.federated_method import UPLOAD_KINDS, TensorUpload, UploadContent, stored_blob
 from fkd_server.run_state import ClosedPhase, KnownClient, PhaseKey, Position
 
 DATABASE = "state.db"
@@ -81,12 +81,10 @@ _POSITION = TypeAdapter(Position)
 class RunStore:
     """A run's state; implements :class:`fkd_server.run_state.Journal`."""
 
-    def __init__(
-        self, database: sqlite3.Connection, folder: Path | None, blobs: BlobStore, uploads: BlobStore
-    ) -> None:
+    def __init__(self, database: sqlite3.Connection, folder: Path) -> None:
         """Wrap an open database; see :meth:`open`."""
-        self.blobs = blobs
-        self.uploads = uploads
+        self.blobs = BlobStore(folder / "blobs")
+        self.uploads = BlobStore(folder / "uploads")
         self.ledger = Ledger()
         self._database = database
         self._folder = folder
@@ -112,9 +110,7 @@ class RunStore:
         """
         path = folder / DATABASE
         try:
-            if has_begun(folder):
-                check_database(path)
-            database = _connect(path)
+            database = _open_begun(path) if has_begun(folder) else _connect(path)
         except sqlite3.OperationalError as error:
             raise DataError(f"{path} cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
@@ -124,12 +120,7 @@ class RunStore:
                     "folder from a backup, or begin anew with --new-run"
                 ) from error
             database = _connect(path)
-        return cls(database, folder, BlobStore(folder / "blobs"), BlobStore(folder / "uploads"))
-
-    @classmethod
-    def in_memory(cls, blobs: BlobStore, uploads: BlobStore) -> RunStore:
-        """A store that ends with the process."""
-        return cls(_connect(Path(":memory:")), None, blobs, uploads)
+        return cls(database, folder)
 
     def close(self) -> None:
         """Save the ledger and release the database."""
@@ -158,12 +149,12 @@ class RunStore:
     def clients(self) -> list[KnownClient]:
         """Everyone who ever registered, by name."""
         rows = self._database.execute(
-            "SELECT name, session, num_samples, ready, EXISTS (SELECT 1 FROM uploads WHERE client = name) "
+            "SELECT name, session, ready, EXISTS (SELECT 1 FROM uploads WHERE client = name) "
             "FROM clients ORDER BY name"
         )
         return [
-            KnownClient(name, session, n, bool(ready), bool(contributed))
-            for name, session, n, ready, contributed in rows
+            KnownClient(name, session, bool(ready), bool(contributed))
+            for name, session, ready, contributed in rows
         ]
 
     def uploads_for(self, key: PhaseKey) -> dict[str, UploadContent]:
@@ -295,9 +286,7 @@ class RunStore:
         waiting: set[str] = set()
         if at.open is not None:
             contents = self.uploads_for(PhaseKey(at.round, at.open.phase)).values()
-            waiting = {
-                item.artifact.sha256 for item in contents if isinstance(item, TensorUpload | SecureUpload)
-            }
+            waiting = {blob.sha256 for content in contents if (blob := stored_blob(content)) is not None}
         with contextlib.suppress(OSError):  # tried again when the next phase closes
             self.uploads.sweep(waiting)
             self.blobs.sweep({*keep, description.extractor.sha256, description.anchors.sha256})
@@ -342,8 +331,6 @@ class RunStore:
 
     def _keep_copy(self) -> None:
         """Copy the database, for the day it is found damaged; does without where the disk is full."""
-        if self._folder is None:
-            return
         temporary, copy = self._folder / f"{PREVIOUS}.unfinished", self._folder / PREVIOUS
         try:
             temporary.unlink(missing_ok=True)
@@ -372,11 +359,18 @@ def check_database(path: Path) -> None:
         sqlite3.DatabaseError: It is missing, damaged or empty.
         DataError: A newer release made it.
     """
+    _open_begun(path).close()
+
+
+def _open_begun(path: Path) -> sqlite3.Connection:
+    """Open the database of a run that has begun; errors as of :func:`check_database`."""
     if not path.is_file():
         raise sqlite3.DatabaseError("it is missing")
-    with contextlib.closing(_connect(path)) as database:
-        if database.execute("SELECT 1 FROM run").fetchone() is None:
-            raise sqlite3.DatabaseError("it holds no run")
+    database = _connect(path)
+    if database.execute("SELECT 1 FROM run").fetchone() is None:
+        database.close()
+        raise sqlite3.DatabaseError("it holds no run")
+    return database
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -386,7 +380,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         sqlite3.DatabaseError: It is damaged.
         DataError: A newer release made it.
     """
-    if path.name != ":memory:" and not path.exists():
+    if not path.exists():
         path.touch(mode=0o600)  # it holds the clients' sessions
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
     try:
@@ -418,8 +412,7 @@ def read_position(path: Path) -> Position:
         sqlite3.DatabaseError: It is missing, damaged or empty.
         DataError: A newer release made it.
     """
-    check_database(path)
-    with contextlib.closing(_connect(path)) as database:
+    with contextlib.closing(_open_begun(path)) as database:
         return _POSITION.validate_json(database.execute("SELECT position FROM run").fetchone()[0])
 
 

@@ -89,6 +89,12 @@ class NoUpload:
 
 UploadContent: TypeAlias = TensorUpload | SecureUpload | VoteUpload | NoUpload
 
+
+def stored_blob(upload: UploadContent) -> Artifact | None:
+    """The file an upload came as, if it came as one."""
+    return upload.artifact if isinstance(upload, TensorUpload | SecureUpload) else None
+
+
 UPLOAD_KINDS: Mapping[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind) for kind in (TensorUpload, SecureUpload, VoteUpload, NoUpload)
 }

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fkd_common.artifacts import BlobStore
 from fkd_common.config import RunConfig
 from fkd_common.method.moments import unpack_symmetric
 from fkd_common.method.student_layout import TensorSpec, student_layout
@@ -34,19 +33,10 @@ from fkd_server.method.secure_sum import SecureSums
 class SecureFkdRtm(FkdRtm):
     """FKD-RTM whose coordinator sees students and moments as sums only."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        classes: tuple[str, ...],
-        anchor_embeddings: NDArray[np.float32],
-        extractor_sha256: str,
-        blobs: BlobStore,
-        uploads: BlobStore,
-    ) -> None:
-        """See :meth:`FkdRtm.__init__`."""
-        super().__init__(config, classes, anchor_embeddings, extractor_sha256, blobs, uploads)
-        rule = ThresholdRule(config.secure_threshold, config.min_cohort)
-        self._sums = SecureSums(rule, blobs, uploads)
+    @cached_property
+    def _sums(self) -> SecureSums:
+        rule = ThresholdRule(self.config.secure_threshold, self.config.min_cohort)
+        return SecureSums(rule, self._blobs, self._uploads)
 
     def phases(self, round_number: int) -> tuple[PhasePlan, ...]:
         """The plain method's phases, with those that sum taken apart into the steps of a secure sum."""
@@ -141,17 +131,9 @@ class SecureFkdRtm(FkdRtm):
         }
 
 
-def method_for(
-    config: RunConfig,
-    classes: tuple[str, ...],
-    anchor_embeddings: NDArray[np.float32],
-    extractor_sha256: str,
-    blobs: BlobStore,
-    uploads: BlobStore,
-) -> FkdRtm:
-    """The server half that a configuration asks for; arguments of :meth:`FkdRtm.__init__`."""
-    kind = SecureFkdRtm if config.secure_aggregation else FkdRtm
-    return kind(config, classes, anchor_embeddings, extractor_sha256, blobs, uploads)
+def method_for(config: RunConfig) -> type[FkdRtm]:
+    """The server half that a configuration asks for."""
+    return SecureFkdRtm if config.secure_aggregation else FkdRtm
 
 
 def _steps_of(plan: PhasePlan) -> list[PhasePlan]:

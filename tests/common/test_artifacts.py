@@ -112,3 +112,12 @@ def test_payload_of_a_range_counts_tensor_bytes_only() -> None:
     assert {chunk: artifact.payload_in(*chunk) for chunk in ranges} == ranges
     for step in (1, 7, 33):
         assert sum(artifact.payload_in(at, step) for at in range(0, 100, step)) == 60
+
+
+def test_a_blob_found_whole_is_read_through_again_once_its_file_has_changed(store: BlobStore) -> None:
+    sha256 = store.put(BLOB).sha256
+    store.check(sha256)
+    store.check(sha256)
+    store.path(sha256).write_bytes(BLOB[:-1] + b"\xff")
+    with pytest.raises(DamagedFileError, match="is damaged"):
+        store.check(sha256)

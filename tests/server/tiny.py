@@ -92,7 +92,7 @@ def tiny_run(
     if began is None:
         extractor = store.blobs.put(encode({"extractor": np.zeros(5, dtype=np.float32)}))
         began = RunDescription("run-1", config.model_dump(mode="json"), {}, classes, extractor, extractor)
-    method = method_for(config, classes, anchors, began.extractor.sha256, store.blobs, store.uploads)
+    method = method_for(config)(config, classes, anchors, began.extractor.sha256, store.blobs, store.uploads)
     coordinator = Coordinator(config, method, store, events.append)
     if store.description() is None:
         store.begin(began, Position(method=method.snapshot()))
