@@ -21,10 +21,21 @@ from fkd_common.errors import (
 from fkd_common.identifiers import check_client_name
 from fkd_common.logs import configure_logs
 from fkd_common.program import run_program
+from fkd_common.service_manager import ServiceManager
 from fkd_common.settings import load_settings
+from fkd_common.tracing import start_tracing, stop_tracing
+from fkd_common.verbs import carry_out
 
 if TYPE_CHECKING:
     from fkd_client.tls import ClientTls
+
+
+VERBS = {
+    "predict": "fkd_client.predict:main",
+    "check": "fkd_client.check:main",
+    "completion": "fkd_client.cli:complete",
+}
+"""Other commands than taking part in a run, and what carries them out."""
 
 
 class _StoppedError(BaseException):
@@ -37,7 +48,17 @@ def main(argv: list[str] | None = None) -> int:
     return run_program("fkd-client", "client", lambda: _main(arguments))
 
 
+def complete(arguments: list[str]) -> int:
+    """`fkd-client completion SHELL`; returns the exit code."""
+    from fkd_common.completion import completion
+
+    return completion("fkd-client", _main, VERBS, arguments)
+
+
 def _main(arguments: list[str]) -> int:
+    code = carry_out(VERBS, arguments, "take part in a run with")
+    if code is not None:
+        return code
     settings = load_settings(ClientSettings, "fkd-client", arguments)
     if settings.print_config:
         print(settings.to_yaml(), end="")
@@ -49,7 +70,10 @@ def _run(settings: ClientSettings) -> int:
     from fkd_client.transport import GrpcTransport
 
     configure_logs(settings.log_format)
-    tls = _credentials(settings)
+    manager = ServiceManager.from_environment()
+    if settings.join is not None:
+        manager.status("joining")
+    tls = credentials_for(settings)
     name = tls.name if tls else _name(settings)
     threads = settings.threads or os.cpu_count() or 1
     limit_threads(threads)
@@ -71,10 +95,12 @@ def _run(settings: ClientSettings) -> int:
     )
     for signal_name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_name, _stop)
-    client = Client(options, GrpcTransport(settings.server, tls), display_for(name))
+    start_tracing("fkd-client")
+    client = Client(options, GrpcTransport(settings.server, tls), display_for(name, manager))
     try:
         report = client.run()
     except _StoppedError:
+        manager.stopping()
         print("fkd-client: stopped on request; a run at work goes on without this client", file=sys.stderr)
         return ExitCode.OK
     except UnreachableError as error:
@@ -84,6 +110,7 @@ def _run(settings: ClientSettings) -> int:
         raise
     finally:
         client.close()
+        stop_tracing()
     print_report(report, client.session.ledger)
     return ExitCode.OK
 
@@ -98,7 +125,7 @@ def unanswered(error: UnreachableError, settings: ClientSettings) -> Unreachable
     )
 
 
-def _credentials(settings: ClientSettings) -> ClientTls | None:
+def credentials_for(settings: ClientSettings) -> ClientTls | None:
     """What proves who this client is, fetched with --join if need be; None over plain text.
 
     Raises:

@@ -13,7 +13,7 @@ import structlog
 
 from fkd_client.display import Display
 from fkd_client.extractor import EMBEDDING_DIM, load_extractor
-from fkd_client.personal_file import save_personal
+from fkd_client.personal_file import Origin, save_personal
 from fkd_client.pipeline import Pipeline, Site, anchors_of
 from fkd_client.privacy import ReleaseLog
 from fkd_client.report import Report, build_report, write_report
@@ -41,11 +41,13 @@ from fkd_common.errors import (
     UsageError,
 )
 from fkd_common.ledger import PHASE_NAMES
+from fkd_common.logs import log_context
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.privacy_accounting import require_accounting
 from fkd_common.rpc import Transport
 from fkd_common.tensors import decode
+from fkd_common.tracing import Place, task_span
 from fkd_shards.shard import Shard, check_exists, open_data, read_shard
 
 # Refusals and lost connections: the next task would end the same way.
@@ -103,9 +105,10 @@ class Client:
         options = self._options
         test = self._test_shard()
         check_exists(options.data)
-        self._display.wait("for the coordinator to answer")
         artifacts = self._own_folders()
+        self._display.wait("for the coordinator to answer")
         run = self.session.register()
+        log_context(run=run.run_id)
         self._log.info("registered", run=run.run_id, config=run.config.sha256()[:12])
         if run.config.noise_multiplier > 0:
             require_accounting()
@@ -223,7 +226,8 @@ class Client:
         where = {"round": task.key.round, "phase": PHASE_NAMES.get(task.key.phase, "unknown")}
         self.session.begin(task.key)
         try:
-            with self._options.turn():
+            place = Place(task.key.run_id, task.key.round, str(where["phase"]))
+            with self._options.turn(), task_span(place, self.session.name):
                 runner.run(task)
         except (TaskClosedError, StaleError, NotFoundError) as error:
             self._log.warning("task_overtaken", **where, detail=str(error))
@@ -240,7 +244,9 @@ class Client:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it is nobody else's
         accuracy: dict[str, dict[str, float]] = {}
         if runner.personal is not None:
-            save_personal(runner.personal, folder)
+            extractor = run.artifacts["extractor"].sha256.hex()
+            origin = Origin(run.run_id, self._options.name, run.classes, extractor)
+            save_personal(runner.personal, folder, origin)
             if test is not None:
                 accuracy = pipeline.assess(runner.personal, test, self._display.show)
         report = build_report(pipeline, runner, self.session.ledger, run.run_id, accuracy)

@@ -1,4 +1,4 @@
-"""What a client shows while it works: a moving bar on a terminal, an occasional line otherwise."""
+"""What a client shows while it works: a moving bar on a terminal, an occasional line and a status otherwise."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Protocol
 import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from fkd_common.service_manager import ServiceManager
 
 SAY_EVERY_S = 10.0
 
@@ -57,9 +59,14 @@ class TerminalDisplay:
 
 
 class LogDisplay:
-    """A log line when an activity begins, and every ten seconds while it lasts."""
+    """A log line when an activity begins, and every ten seconds while it lasts; the service manager is told, too.
 
-    def __init__(self, name: str) -> None:
+    A client that waits for a coordinator has seen that its settings, its data and its folders can be used: it counts
+    as started, whether a coordinator is there or not.
+    """
+
+    def __init__(self, name: str, manager: ServiceManager) -> None:
+        self._manager = manager
         self._log = structlog.get_logger().bind(client=name)
         self._said = ("", 0.0)
 
@@ -69,6 +76,7 @@ class LogDisplay:
         if activity != self._said[0] or now - self._said[1] >= SAY_EVERY_S:
             self._said = (activity, now)
             self._log.info("working", activity=activity, percent=round(100 * fraction))
+        self._manager.status(f"{activity}, {fraction:.0%}")
 
     def wait(self, reason: str) -> None:
         """Log what the run waits for, but not often."""
@@ -76,11 +84,14 @@ class LogDisplay:
         if self._said[0] != "waiting" or now - self._said[1] >= SAY_EVERY_S:
             self._said = ("waiting", now)
             self._log.info("waiting", on=reason)
+        self._manager.status(f"waiting ({reason})")
+        self._manager.ready()
 
     def close(self) -> None:
-        """Nothing to undo."""
+        """Say that nothing more will come."""
+        self._manager.stopping()
 
 
-def display_for(name: str) -> Display:
+def display_for(name: str, manager: ServiceManager) -> Display:
     """A display that suits standard error."""
-    return TerminalDisplay(name) if sys.stderr.isatty() else LogDisplay(name)
+    return TerminalDisplay(name) if sys.stderr.isatty() else LogDisplay(name, manager)

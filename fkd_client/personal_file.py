@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,25 @@ from fkd_common.method.calibration import Calibration
 from fkd_common.method.residuals import AnchorCorrection, Standardiser
 from fkd_common.tensors import decode, encode
 
+_DAMAGE = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+"""What reading JSON that is not what it should be ends in."""
+
 TENSORS_FILE, DESCRIPTION_FILE, TREES_FILE = "model.safetensors", "model.json", "teacher.txt"
 
 
-def save_personal(model: PersonalModel, folder: str | Path) -> None:
+@dataclass(frozen=True)
+class Origin:
+    """Where a personal model comes from, and what it needs to score images."""
+
+    run_id: str
+    client: str
+    classes: tuple[str, ...]
+    """Names of the columns of its scores."""
+    extractor_sha256: str
+    """Hash of the extractor artifact whose embeddings it takes."""
+
+
+def save_personal(model: PersonalModel, folder: str | Path, origin: Origin) -> None:
     """Write a personal model with all its candidates; a folder of the same name is overwritten file by file."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,6 +53,7 @@ def save_personal(model: PersonalModel, folder: str | Path) -> None:
     tensors: dict[str, NDArray[Any]] = {f"global.{name}": array for name, array in base.tensors().items()}
     tensors["personal.log_prior"] = model.log_prior
     description: dict[str, Any] = {
+        "origin": asdict(origin),
         "chosen": model.chosen,
         "val_accuracy": {name: _number(value) for name, value in model.val_accuracy.items()},
         "config": model.config.model_dump(mode="json"),
@@ -103,8 +120,32 @@ def load_personal(folder: str | Path) -> PersonalModel:
             gamma=_float(description["gamma"]),
             finetuned=finetuned,
         )
-    except (OSError, KeyError, ValueError, TypeError, FkdError, lgb.basic.LightGBMError) as error:
+    except (*_DAMAGE, OSError, FkdError, lgb.basic.LightGBMError) as error:
         raise DataError(f"{folder} is not a readable personal model: {error}") from error
+
+
+def read_origin(folder: str | Path) -> Origin:
+    """Where the personal model in a folder comes from.
+
+    Raises:
+        DataError: It does not say, or cannot be read.
+    """
+    path = Path(folder) / DESCRIPTION_FILE
+    try:
+        told = json.loads(path.read_bytes())["origin"]
+        return Origin(
+            run_id=str(told["run_id"]),
+            client=str(told["client"]),
+            classes=tuple(map(str, told["classes"])),
+            extractor_sha256=str(told["extractor_sha256"]),
+        )
+    except (*_DAMAGE, OSError) as error:
+        lacks = (
+            f"it lacks {error}, as those of earlier releases do"
+            if isinstance(error, KeyError)
+            else str(error)
+        )
+        raise DataError(f"{path} does not say which classes and extractor its model has: {lacks}") from error
 
 
 def _global_model(description: Mapping[str, Any], tensors: dict[str, NDArray[Any]]) -> GlobalModel:

@@ -25,6 +25,7 @@ from fkd_common.pb import types_pb2 as types
 from fkd_common.secure_sum.sharing import ThresholdRule
 from fkd_common.secure_sum.steps import SECURE_STEPS, SecureStep, Step, Summed
 from fkd_common.tensors import Tensors, decode
+from fkd_common.tracing import part_span
 
 
 class TaskRunner:
@@ -110,7 +111,9 @@ class TaskRunner:
         return self._pipeline.num_samples * max(reliability, config.tau_r) if kept else 0.0
 
     def _student(self, task: pb.Task) -> None:
-        state = self._pipeline.student(self._received_student(task), task.key.round, self._progress)
+        start = self._received_student(task)
+        with part_span("train"):
+            state = self._pipeline.student(start, task.key.round, self._progress)
         request = pb.SubmitStudentRequest(
             key=task.key,
             num_samples=self._pipeline.num_samples,
@@ -119,7 +122,9 @@ class TaskRunner:
         self._transfer.submit(TensorMessage("SubmitStudent", request, state))
 
     def _residuals(self, task: pb.Task) -> None:
-        predicted = self._pipeline.residuals(self._received_student(task), self._progress)
+        student = self._received_student(task)
+        with part_span("fit residuals"):
+            predicted = self._pipeline.residuals(student, self._progress)
         request = pb.SubmitResidualsRequest(key=task.key, num_samples=self._pipeline.num_samples)
         if self._pipeline.config.fusion is Fusion.CLASS_AWARE:
             request.class_counts.extend(self._pipeline.class_counts.tolist())
@@ -144,7 +149,12 @@ class TaskRunner:
         base = self._pipeline.global_model(models, task.published, task.best_moments)
         self.personal = self._pipeline.personalise(base, self._progress)
         self.personal_round = task.key.round
-        self._session.call("FinishTask", pb.FinishTaskRequest(key=task.key), pb.SubmitResponse, key=task.key)
+        request = pb.FinishTaskRequest(key=task.key)
+        held_out = len(self._pipeline.y_val)
+        if self._pipeline.config.report_personal and held_out:
+            request.personal_correct = round(self.personal.val_accuracy[self.personal.chosen] * held_out)
+            request.num_validation = held_out
+        self._session.call("FinishTask", request, pb.SubmitResponse, key=task.key)
 
     # -- inputs -----------------------------------------------------------------------------------
 

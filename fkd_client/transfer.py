@@ -21,6 +21,7 @@ from fkd_common.errors import CorruptTransferError, DamagedFileError, FkdError, 
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import chunk_payload, encode
+from fkd_common.tracing import part_span
 
 MAX_ARTIFACT_BYTES = 4 << 30
 """An artifact said to be larger is refused before anything is allocated."""
@@ -97,7 +98,8 @@ class Transfer:
             )
         sha256 = reference.sha256.hex()
         for _ in range(_ATTEMPTS):
-            blob = self._download(reference, key)
+            with part_span("fetch"):
+                blob = self._download(reference, key)
             if sha256_hex(blob) == sha256:
                 return blob
         raise CorruptTransferError(
@@ -130,6 +132,10 @@ class Transfer:
         Raises:
             FkdError: The coordinator refused the upload.
         """
+        with part_span("upload"):
+            return self._submit(message)
+
+    def _submit(self, message: TensorMessage) -> pb.SubmitResponse:
         blob = encode(message.tensors)
         upload = types.Upload(sha256=bytes.fromhex(sha256_hex(blob)), size=len(blob))
         inline = len(blob) <= self._run.max_chunk_bytes

@@ -291,6 +291,8 @@ class RunConfig(BaseModel):
     """Personal models tried; D_val picks the one that is kept."""
     personal_every: int = Field(0, ge=0)
     """Personalise every this many rounds as well as in the last (0: only in the last)."""
+    report_personal: bool = False
+    """Whether sites tell how many samples of D_val their personal model gets right: two counts, as in a vote."""
     personal_lambda_grid: Listed[float] = (1.0, 10.0, 100.0, 1000.0)
     """Ridge strengths of the closed-form personal correction."""
     blend_gamma_grid: Listed[float] = (0.25, 0.5, 1.0, 2.0)

@@ -56,13 +56,17 @@ class Ledger:
 
     def __init__(self) -> None:
         self._rows: dict[LedgerKey, ByteCount] = defaultdict(ByteCount)
+        # Sums at hand: a long run has very many rows, and who looks on asks for them again and again.
+        self._by_client: dict[str, ByteCount] = defaultdict(ByteCount)
+        self._by_phase: dict[str, ByteCount] = defaultdict(ByteCount)
         self._changed: set[LedgerKey] = set()
         self._lock = threading.Lock()
 
     def book(self, key: LedgerKey, count: ByteCount) -> None:
         """Add one call's bytes."""
         with self._lock:
-            self._rows[key].add(count)
+            for sum_ in (self._rows[key], self._by_client[key.client], self._by_phase[key.phase]):
+                sum_.add(count)
             self._changed.add(key)
 
     def changed(self) -> list[tuple[LedgerKey, ByteCount]]:
@@ -88,10 +92,16 @@ class Ledger:
                 result.add(count)
         return result
 
+    def by_client(self) -> dict[str, ByteCount]:
+        """Sums per client; calls of nobody known are under the empty name."""
+        with self._lock:
+            return {client: ByteCount(*astuple(count)) for client, count in self._by_client.items()}
+
     def by_phase(self) -> dict[str, ByteCount]:
         """Sums per phase, in the order of the protocol."""
-        totals = {name: self.total(lambda key, name=name: key.phase == name) for name in PHASE_NAMES.values()}  # type: ignore[misc]
-        return {name: count for name, count in totals.items() if count.calls}
+        with self._lock:
+            sums = {name: ByteCount(*astuple(count)) for name, count in self._by_phase.items()}
+        return {name: sums[name] for name in PHASE_NAMES.values() if name in sums}
 
     def to_csv(self) -> str:
         """The ledger as CSV text with a header line."""

@@ -5,13 +5,45 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fkd_common.errors import ExitCode, FkdError, UsageError
 
 
+class _ParserReadyError(Exception):
+    """A parser is about to parse, and somebody wants the parser instead."""
+
+    def __init__(self, parser: OneSentenceParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
 class OneSentenceParser(argparse.ArgumentParser):
     """A parser of flags whose errors are raised, for :func:`run_program` to say; its verbs are such parsers too."""
+
+    _hand_over = False
+
+    @staticmethod
+    def of(command: Callable[[list[str]], object]) -> OneSentenceParser:
+        """The parser that a command makes for its arguments; nothing else of the command is done.
+
+        Args:
+            command: Parses the arguments that it is given before it does anything.
+        """
+        OneSentenceParser._hand_over = True
+        try:
+            command([])
+        except _ParserReadyError as ready:
+            return ready.parser
+        finally:
+            OneSentenceParser._hand_over = False
+        raise TypeError(f"{command} parses nothing")
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        """As in argparse."""
+        if OneSentenceParser._hand_over:
+            raise _ParserReadyError(self)
+        return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """A flag is wrong.

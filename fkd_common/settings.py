@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 from importlib.metadata import version
@@ -25,11 +26,14 @@ from fkd_common.program import OneSentenceParser
 _Settings = TypeVar("_Settings", bound="ProgramSettings")
 
 
+_PREFIX = "FKD_"
+
+
 class ProgramSettings(BaseSettings):
     """Base of every program's settings."""
 
     model_config = SettingsConfigDict(
-        env_prefix="FKD_",
+        env_prefix=_PREFIX,
         env_prefix_target="all",  # aliases too: FKD_JSON, not JSON
         extra="forbid",
         frozen=True,
@@ -78,6 +82,8 @@ def load_settings(
             kind, cli_prog_name=program, cli_parse_args=argv, root_parser=parser
         )
         given = cli()
+        if use_environment:
+            _check_environment(kind)
         path = given.get("config") or (os.environ.get("FKD_CONFIG") if use_environment else None)
         values = _read_yaml(kind, Path(path)) if path else {}
         prefix = None if use_environment else "FKD_NOT_READ_"
@@ -89,9 +95,37 @@ def load_settings(
         raise UsageError(f"{error} (see {program} --help)") from error
 
 
+def _check_environment(kind: type[ProgramSettings]) -> None:
+    """Notice a variable that is almost a setting; others may be another program's.
+
+    Raises:
+        UsageError: There is one.
+    """
+    known = {f"{_PREFIX}{field.alias or name}".upper() for name, field in kind.model_fields.items()}
+    known.add("FKD_SERVER")  # a client's and an operator's, one letter from a coordinator's
+    for name in sorted(os.environ):
+        if name.upper().startswith(_PREFIX) and name.upper() not in known:
+            meant = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.88)
+            if meant:
+                raise UsageError(f"the environment has {name}, which is no setting: did you mean {meant[0]}?")
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML in which a key that is there twice is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{', '.join(twice)} is there twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(kind: type[ProgramSettings], path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), Loader=_Yaml)  # noqa: S506  # a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"configuration file {path} cannot be read: {error}".replace("\n", " ")) from error
     if values is None:

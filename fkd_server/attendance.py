@@ -87,7 +87,7 @@ class Attendance:
         if activity is not None:
             client.activity, client.progress = activity, progress
         if not client.alive:
-            client.alive = True
+            client.alive, client.left = True, False
             self._emit(Event("client_returned", {"client": client.name}))
         return client
 
@@ -116,6 +116,7 @@ class Attendance:
         if client.ready:
             self._journal.client_away(client.name)
         client.alive = client.ready = False
+        client.left = True
         self._emit(Event("client_left", {"client": client.name, "reason": reason or None}))
 
     def notice_silence(self, now: float) -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import sys
-from difflib import get_close_matches
-from importlib import import_module
 
-from fkd_common.errors import ExitCode, UsageError
+from fkd_common.errors import ExitCode
 from fkd_common.logs import configure_logs
 from fkd_common.program import run_program
 from fkd_common.settings import load_settings
+from fkd_common.verbs import carry_out
 from fkd_server.settings import ServerSettings
 
 VERBS = {
     "prepare": "fkd_server.prepare:main",
     "doctor": "fkd_server.doctor:main",
+    "export": "fkd_server.export:main",
     "certs": "fkd_server.access.cli:certs",
     "token": "fkd_server.access.cli:token",
     "status": "fkd_server.operator_cli:status",
+    "clients": "fkd_server.operator_cli:clients",
+    "rounds": "fkd_server.operator_cli:rounds",
+    "ledger": "fkd_server.operator_cli:ledger",
+    "events": "fkd_server.operator_cli:events",
+    "pause": "fkd_server.operator_cli:pause",
+    "resume": "fkd_server.operator_cli:resume",
     "stop": "fkd_server.operator_cli:stop",
+    "completion": "fkd_server.cli:complete",
 }
-"""Other commands than serving, and what carries them out; imported when asked for."""
+"""Other commands than serving, and what carries them out."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,12 +36,17 @@ def main(argv: list[str] | None = None) -> int:
     return run_program("fkd-server", "client", lambda: _main(arguments))
 
 
+def complete(arguments: list[str]) -> int:
+    """`fkd-server completion SHELL`; returns the exit code."""
+    from fkd_common.completion import completion
+
+    return completion("fkd-server", _main, VERBS, arguments)
+
+
 def _main(arguments: list[str]) -> int:
-    if arguments and arguments[0] in VERBS:
-        module, _, name = VERBS[arguments[0]].partition(":")
-        return int(getattr(import_module(module), name)(arguments[1:]))
-    if arguments and not arguments[0].startswith("-"):
-        raise UsageError(_unknown(arguments[0]))
+    code = carry_out(VERBS, arguments, "serve with")
+    if code is not None:
+        return code
     settings = load_settings(ServerSettings, "fkd-server", arguments)
     if settings.print_config:
         print(settings.to_yaml(), end="")
@@ -43,12 +55,6 @@ def _main(arguments: list[str]) -> int:
 
     configure_logs(settings.log_format)
     return serve(settings)
-
-
-def _unknown(word: str) -> str:
-    meant = get_close_matches(word, VERBS, n=1)
-    advice = f"did you mean {meant[0]}?" if meant else f"expected {', '.join(VERBS)}, or flags to serve with"
-    return f"unknown command {word}: {advice}"
 
 
 if __name__ == "__main__":

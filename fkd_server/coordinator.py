@@ -68,7 +68,17 @@ class Coordinator:
         method: FederatedMethod,
         journal: Journal,
         on_event: Callable[[Event], None],
+        stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """Start before the first round.
+
+        Args:
+            config: What to run.
+            method: What phases mean.
+            journal: Makes every step durable.
+            on_event: Told of everything that happens.
+            stopwatch: Seconds, to say how long folding takes; decides nothing.
+        """
         self.config = config
         self.attendance = Attendance(config.heartbeat_limit_s, journal, on_event)
         self.open: OpenPhase | None = None
@@ -76,6 +86,7 @@ class Coordinator:
         self._method = method
         self._journal = journal
         self._emit = on_event
+        self._stopwatch = stopwatch
         self._round_opened = 0.0
         self._gathering_since: float | None = None
 
@@ -194,6 +205,23 @@ class Coordinator:
             self._move(replace(self._at, state=RunState.ABORTED, detail=detail, open=None, to_come=()))
             self._emit(Event("run_aborted", {"round": max(0, self.round), "detail": detail}))
 
+    def pause(self, who: str) -> None:
+        """Open no further phase until :meth:`unpause`; the open one ends as it would have.
+
+        Args:
+            who: The operator, for the people who wait.
+        """
+        if not self.over and not self._at.paused_by:
+            self._move(replace(self._at, paused_by=who))
+            self._emit(Event("run_paused", {"round": max(0, self.round), "by": who}))
+
+    def unpause(self, who: str) -> None:
+        """Go on with a paused run."""
+        if not self.over and self._at.paused_by:
+            self._move(replace(self._at, paused_by=""))
+            self._gathering_since = None
+            self._emit(Event("pause_ended", {"round": max(0, self.round), "by": who}))
+
     def tick(self, now: float) -> None:
         """Let time pass: notice silent clients, close phases, open rounds."""
         self.attendance.notice_silence(now)
@@ -225,6 +253,11 @@ class Coordinator:
         return self._at.round
 
     @property
+    def paused_by(self) -> str:
+        """The operator that paused the run; empty if nobody has."""
+        return self._at.paused_by
+
+    @property
     def participants(self) -> tuple[str, ...]:
         """Who is asked in the open phase."""
         return self._at.open.participants if self._at.open is not None else ()
@@ -242,6 +275,8 @@ class Coordinator:
         """For a person: who or what the run waits for."""
         if self.over:
             return f"run {self.state.value}: {self.detail}"
+        if self.open is None and self.paused_by:
+            return f"paused by {self.paused_by}: goes on with `fkd-server resume`"
         if self.open is None:
             ready, needed = self.attendance.ready(), self._needed()
             of = f" of {needed}" if len(ready) <= needed else ""
@@ -261,7 +296,8 @@ class Coordinator:
             text += f", waiting for {', '.join(pending)}"
         if gone:
             text += f", {', '.join(gone)} gone"
-        return f"{text}, {max(0.0, phase.deadline - now):.0f} s to the deadline"
+        text += f", {max(0.0, phase.deadline - now):.0f} s to the deadline"
+        return f"{text}; then paused by {self.paused_by}" if self.paused_by else text
 
     # -- the machine ------------------------------------------------------------------------------
 
@@ -289,6 +325,8 @@ class Coordinator:
         if self.open is not None:
             return self._close_if_due(self.open, now)
         if at.to_come:
+            if at.paused_by:
+                return False
             self._open_phase(at.to_come[0], now)
             return True
         if at.state is RunState.RUNNING and at.record:
@@ -299,7 +337,7 @@ class Coordinator:
             self._move(replace(at, state=RunState.COMPLETED, detail=detail))
             self._emit(Event("run_completed", {"rounds": self.config.rounds}))
             return True
-        return self._open_round(now)
+        return not at.paused_by and self._open_round(now)
 
     def _needed(self) -> int:
         """Ready clients a round needs: all of min_clients to start, a quorum of them to go on."""
@@ -443,11 +481,11 @@ class Coordinator:
 
     def _fold(self, phase: OpenPhase, before: Mapping[str, Json]) -> Mapping[str, Json] | None:
         """What the phase's record says of its result; None if the run was aborted for want of one."""
-        uploads = {name: phase.uploads[name] for name in sorted(phase.uploads)}
+        uploads, started = {name: phase.uploads[name] for name in sorted(phase.uploads)}, self._stopwatch()
         try:
             outcome = self._method.close(phase.key.phase, uploads)
             failpoint("phase.folded")
-            return outcome
+            return {**outcome, "fold_seconds": round(self._stopwatch() - started, 4)}
         except DamagedFileError as error:  # a file of ours: the disk's trouble, not the run's
             raise OSError(errno.EIO, str(error)) from error
         except ValueError as error:

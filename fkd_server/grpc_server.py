@@ -14,15 +14,14 @@ from functools import partial
 from typing import Any
 
 import grpc
+from google.rpc import code_pb2
 from grpc_status import rpc_status
 
 from fkd_common.errors import (
     BusyError,
     FkdError,
-    InvalidUploadError,
     PortInUseError,
     RefusedError,
-    TooLargeError,
     UnreachableError,
 )
 from fkd_common.pb import coordinator_pb2 as pb
@@ -38,9 +37,11 @@ from fkd_common.rpc import (
 from fkd_server.access.identity import host_of
 from fkd_server.access.tls import ServerTls, peer_of
 from fkd_server.admin import Admin
-from fkd_server.admission import Slot, Slots
+from fkd_server.admission import Slots
+from fkd_server.grpc_polls import Polls
+from fkd_server.grpc_reading import read_control, read_request
+from fkd_server.grpc_standard import CHECK, REFLECTION_METHODS, WATCH, Health, Reflection
 from fkd_server.limits import (
-    MAX_CONTROL_BYTES,
     MAX_DEADLINE_S,
     MAX_REFUSAL_S,
     OPTIONS,
@@ -49,6 +50,10 @@ from fkd_server.limits import (
 from fkd_server.service import TENSOR_SUBMITS, CoordinatorService
 
 _ADMIN_PATHS = frozenset(method.path for method in ADMIN_METHODS.values())
+_REFLECTION_PATHS = frozenset(method.path for method in REFLECTION_METHODS)
+
+Answered = Callable[[str, str, str, float], None]
+"""Told of every call: method, gRPC status, reason of a refusal or "", seconds until it was decided."""
 _TENSOR_UPLOADS = ("PutChunk", *TENSOR_SUBMITS)
 
 
@@ -58,7 +63,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self, server: GrpcServer) -> None:
         self._handlers = {
             method.path: grpc.stream_stream_rpc_method_handler(self._bind(server, method))
-            for method in (*METHODS.values(), *ADMIN_METHODS.values())
+            for method in (*METHODS.values(), *ADMIN_METHODS.values(), *REFLECTION_METHODS, CHECK, WATCH)
         }
 
     @staticmethod
@@ -81,16 +86,28 @@ class GrpcServer:
     may take, and clients that come meanwhile learn what they wait for.
     """
 
-    def __init__(self, heartbeat_s: float, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        heartbeat_s: float,
+        limits: Limits | None = None,
+        answered: Answered = lambda method, code, reason, seconds: None,
+    ) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            heartbeat_s: How often a held poll counts as a sign of life.
+            limits: What peers may hold.
+            answered: Told of every call.
+        """
         limits = limits or Limits()
+        self.health = Health()
+        self._reflection = Reflection()
+        self._answered = answered
         self._service: CoordinatorService | None = None
         self._preparing: Callable[[], str] | None = None
         self._admin: Admin | None = None
         self._tls: ServerTls | None = None
-        self._heartbeat_s = heartbeat_s
-        self._changed: asyncio.Future[None] | None = None
-        self._polls: dict[bytes, asyncio.Future[None]] = {}
-        self._stopping = False
+        self._polls = Polls(heartbeat_s)
         self._requests, self._uploads, self._downloads = (
             Slots(slots) for slots in (limits.requests, limits.uploads, limits.downloads)
         )
@@ -126,22 +143,23 @@ class GrpcServer:
         self._preparing = activity
         await self._server.start()
 
-    async def start(self, service: CoordinatorService) -> None:
-        """Answer calls with this service from now on."""
+    async def start(self, service: CoordinatorService, admin: Admin) -> None:
+        """Answer clients' calls with this service, and operators' with this one, from now on."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(self._wake)
+            loop.call_soon_threadsafe(self._polls.wake)
 
-        self._service, self._admin = service, Admin(service)
+        self._service, self._admin = service, admin
         service.on_change(wake)
+        self.health.serve()
         if self._preparing is None:
             await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let running ones finish, then stop."""
-        self._stopping = True  # held polls are answered now
-        self._wake()
+        self._polls.stop()
+        self.health.end()
         await self._server.stop(grace_s)
         self._worker.shutdown()
 
@@ -150,31 +168,31 @@ class GrpcServer:
         assert self._service is not None
         await asyncio.get_running_loop().run_in_executor(self._worker, self._service.tick)
 
-    def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
-        self._changed = None
-
-    def _next_change(self) -> asyncio.Future[None]:
-        """Done when a held poll might get another answer."""
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        return self._changed
+    async def worker_turn(self) -> None:
+        """Return once the worker has done what it was asked before: a worker that is stuck never comes to it."""
+        await asyncio.get_running_loop().run_in_executor(self._worker, int)
 
     async def answer(self, method: Method, context: Any) -> None:
         """One call: read the request, answer it, and turn errors into status."""
-        strikes = 0
+        began, code, reason, strikes = time.monotonic(), "CANCELLED", "", 0
         try:
-            self._check_ready()
-            if method.path in _ADMIN_PATHS:
+            if method in (CHECK, WATCH):
+                await self._tell_health(method, context)
+            elif self._check_ready() and method.path in _ADMIN_PATHS:
                 await self._operate(method, context)
+            elif method.path in _REFLECTION_PATHS:
+                await self._reflect(method, context)
             else:
                 caller = peer_of(self._tls, context).name or context.peer()
                 strikes = self._uploads.strikes(caller)
                 await self._answer(method, caller, context)
+            code = "OK"
             return
         except FkdError as error:
             status, busy = to_status(error), isinstance(error, BusyError)
+            code, reason = code_pb2.Code.Name(status.code), error.reason
+        finally:
+            self._answered(method.name, code, reason, time.monotonic() - began)
         # Not in the except block: gRPC keeps what aborts a call, and with it would go the error, its traceback,
         # and the request in one of its frames, a megabyte, until the next garbage collection.
         # Whoever is refused may come again at once; the wait is here, for those who would not keep it.
@@ -184,7 +202,21 @@ class GrpcServer:
             await asyncio.sleep(RETRY_AFTER_S)
         await context.abort_with_status(rpc_status.to_status(status))
 
-    def _check_ready(self) -> None:
+    def unready(self) -> str:
+        """Why the run is not served, in a few words; empty while it is."""
+        if self.health.drains:
+            return "stopping"
+        if self._service is not None:
+            return ""
+        activity = self._preparing() if self._preparing is not None else ""
+        return f"preparing: {activity}" if activity else "preparing"
+
+    def _check_ready(self) -> bool:
+        """True.
+
+        Raises:
+            UnreachableError: The run is being prepared.
+        """
         if self._service is None:
             assert self._preparing is not None
             activity = self._preparing()
@@ -192,6 +224,27 @@ class GrpcServer:
                 "the coordinator is preparing the run" + (f" ({activity})" if activity else ""),
                 reason=PREPARING,
             )
+        return True
+
+    async def _tell_health(self, method: Method, context: Any) -> None:
+        """A probe's call; anybody's that may connect."""
+        caller = peer_of(self._tls, context).name or context.peer()
+        raw = await read_control(method, caller, self._requests, context)
+        if method is CHECK:
+            await self._requests.in_time(context.write(self.health.check(raw)))
+        else:
+            await self.health.watch(raw, lambda status: self._requests.in_time(context.write(status)))
+
+    async def _reflect(self, method: Method, context: Any) -> None:
+        """An operator's tool asks which calls there are, one request after another."""
+        assert self._admin is not None
+        who = self._admin.operator(method, peer_of(self._tls, context), host_of(context))
+        while True:
+            async with self._requests.slot(who) as slot:
+                raw = await slot.transfer(context.read())
+            if not isinstance(raw, bytes):
+                return
+            await self._requests.in_time(context.write(self._reflection.answer(raw)))
 
     async def _answer(self, method: Method, caller: str, context: Any) -> None:
         left = context.time_remaining()
@@ -203,13 +256,10 @@ class GrpcServer:
             )
         if method.name in _TENSOR_UPLOADS:
             async with self._uploads.slot(caller) as slot:
-                raw = await _read(method, slot, context)
+                raw = await read_request(method, slot, context)
                 answer = await self._ask(method, raw, context)
         else:
-            async with self._requests.slot(caller) as slot:
-                raw = await _read(method, slot, context)
-            if len(raw) > MAX_CONTROL_BYTES:
-                raise TooLargeError(f"{method.name} request of {len(raw)} bytes; at most {MAX_CONTROL_BYTES}")
+            raw = await read_control(method, caller, self._requests, context)
             if method.name == "GetChunk":
                 async with self._downloads.slot(caller) as slot:
                     await slot.transfer(context.write(await self._ask(method, raw, context)))
@@ -221,8 +271,7 @@ class GrpcServer:
         """One operator's call; what others send is not even read."""
         assert self._admin is not None
         who = self._admin.operator(method, peer_of(self._tls, context), host_of(context))
-        async with self._requests.slot(who) as slot:
-            raw = await _read(method, slot, context)
+        raw = await read_control(method, who, self._requests, context)
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._worker, self._admin.answer, method, raw, who)
         await self._requests.in_time(context.write(answer))
@@ -234,46 +283,10 @@ class GrpcServer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, handle)
 
     async def _poll(self, method: Method, raw: bytes, context: Any) -> bytes:
-        """Hold a poll while there is only waiting to report, until a newer one of its session comes."""
         session, wait_s = _poll_of(raw)
-        until = time.monotonic() + wait_s
-        newer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        try:
-            while True:
-                changed = self._next_change()
-                left = until - time.monotonic()
-                hold = left > 0 and not (newer.done() or self._stopping)
-                answer = await self._ask(method, raw, context, hold=hold)
-                if answer is not None:
-                    return answer
-                if self._polls.get(session) is not newer and not newer.done():
-                    self._supersede(session, newer)
-                # Asking again every heartbeat keeps a client that waits in an open poll alive.
-                await asyncio.wait(
-                    (changed, newer),
-                    timeout=max(0.0, min(left, self._heartbeat_s)),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-        finally:
-            if self._polls.get(session) is newer:
-                del self._polls[session]
-
-    def _supersede(self, session: bytes, newer: asyncio.Future[None]) -> None:
-        """One poll of a session is held: the last."""
-        older = self._polls.get(session)
-        if older is not None and not older.done():
-            older.set_result(None)
-        self._polls[session] = newer
-
-
-async def _read(method: Method, slot: Slot, context: Any) -> bytes:
-    """The request, once it is here."""
-    raw = await slot.transfer(context.read())
-    if not isinstance(raw, bytes):
-        raise InvalidUploadError(
-            f"not a {method.name} request: it ended before its message", reason="MALFORMED"
+        return await self._polls.hold(
+            session, wait_s, lambda hold: self._ask(method, raw, context, hold=hold)
         )
-    return raw
 
 
 def _poll_of(raw: bytes) -> tuple[bytes, float]:

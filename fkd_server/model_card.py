@@ -1,8 +1,15 @@
-"""What a reader should know of a published model, as Markdown; nothing is measured here."""
+"""What a reader should know of a published model, as Markdown; nothing is measured here.
+
+The sections are those of Mitchell et al., "Model Cards for Model Reporting" (FAT* 2019), in the order of
+``docs/model-card-template.md``; the block at the top is what model registries such as the Hugging Face Hub read.
+What the coordinator cannot know says who is to complete it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+import yaml
 
 from fkd_common.config import RunConfig
 from fkd_common.model_file import ModelParts
@@ -23,16 +30,19 @@ def model_card(
         model: The model.
         digest: Its file's SHA-256.
         run_id: The run it comes from.
-        accuracy: By candidate, in 0...1; empty if it was not evaluated.
+        accuracy: By candidate, in 0...1, and "recall" by class; empty if it was not evaluated.
         round_number: After which it was made.
         stopped: Why the run ended before its last round; empty if it did not.
     """
     header = model.header
     scores = {name: value for name, value in accuracy.items() if isinstance(value, float)}
-    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in scores.items())
-    table = f"| candidate | accuracy |\n|---|---|\n{rows}" if scores else "Not evaluated."
     ending = f" The run ended early: {stopped}." if stopped else ""
-    return f"""# Model card
+    return f"""---
+{_metadata(run_id, scores)}---
+
+# Model card
+
+## Model details
 
 Global image classifier of run `{run_id}`, trained by federated distillation (FKD-RTM): the
 model after round {round_number} of {header.config.rounds}.{ending}
@@ -40,24 +50,104 @@ model after round {round_number} of {header.config.rounds}.{ending}
 | | |
 |---|---|
 | file | `model.safetensors`, sha256 `{digest}` |
-| classes | {", ".join(header.classes)} |
+| classes | {_cell(", ".join(header.classes))} |
 | published candidate | {header.published} |
 | student | hidden layers {header.config.hidden}, {header.config.norm} normalisation |
 | extractor | sha256 `{header.extractor_sha256}` (not contained here) |
 | configuration | sha256 `{header.config.sha256()}`, in `config.yaml` |
+| method | Zhang et al., CMC 88(2), 2026, doi 10.32604/cmc.2026.081065, with pooled moments |
+
+*To be completed by who publishes the model: who developed it, whom to ask, its licence.*
+
+## Intended use
+
+Classifies images like those of the participating sites into the classes above. It has not been assessed for any use
+on people.
+
+*To be completed by who publishes the model: intended uses and users, and uses that are out of scope.*
+
+## Factors
+
+Results can differ by class, by site and by device; what the coordinator can tell apart is the class, below.
+
+*To be completed by the sites: groups, instruments and conditions that their images cover, and that they lack.*
+
+## Metrics
+
+Accuracy: the share of images whose most probable class is right, all classes alike; recall: the same within a class.
+
+## Evaluation data
+
+The coordinator's test set; its images are no site's. The candidate was chosen without it, by federated validation on
+the sites' held-out samples.
+
+*To be completed by who runs the coordinator: where the test set comes from.*
+
+## Training data
+
+Images that did not leave their sites. Who took part in which round, with how many samples, is in `rounds.jsonl`.
+
+*To be completed by the sites: how their images were collected and labelled, and under which consent.*
+
+## Quantitative analyses
+
+{_table("candidate", scores) if scores else "Not evaluated."}
+{_recall(header.classes, accuracy.get("recall"))}
+## Ethical considerations
+
+| | |
+|---|---|
 | aggregation | {_aggregation(header.config)} |
 | noise | {_noise(header.config)} |
 
-## Accuracy on the coordinator's test set
+What a trained model and its uploads can reveal of the images is in the project's `docs/privacy.md`.
 
-{table}
+*To be completed by the sites: risks to the people the images come from, and who has assessed them.*
 
-## Intended use and limits
+## Caveats and recommendations
 
-Classifies images like those of the participating sites into the classes above. The candidate was chosen by
-federated validation on the sites' held-out samples. It has not been assessed for any use on people; accuracy on
-other populations, devices or sites is unknown until measured there.
+The extractor is frozen: classes that it does not tell apart, the model does not. Accuracy on other populations,
+devices or sites is unknown until measured there; a site's personal model is scored at that site only.
 """
+
+
+def _metadata(run_id: str, scores: Mapping[str, float]) -> str:
+    """The YAML block that model registries read."""
+    metadata: dict[str, Json] = {
+        "library_name": "fkd",
+        "pipeline_tag": "image-classification",
+        "tags": ["federated-learning", "knowledge-distillation", "fkd-rtm"],
+    }
+    if "published" in scores:
+        result: dict[str, Json] = {
+            "task": {"type": "image-classification"},
+            "dataset": {"type": "private", "name": "the coordinator's test set"},
+            "metrics": [{"type": "accuracy", "value": round(scores["published"], 4)}],
+        }
+        metadata["model-index"] = [{"name": run_id, "results": [result]}]
+    return yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+
+
+def _table(first: str, values: Mapping[str, float], second: str = "accuracy") -> str:
+    rows = "\n".join(f"| {_cell(name)} | {value:.4f} |" for name, value in values.items())
+    return f"| {first} | {second} |\n|---|---|\n{rows}"
+
+
+def _cell(text: str) -> str:
+    """Text that does not end its cell of a table."""
+    return text.replace("|", r"\|")
+
+
+def _recall(classes: tuple[str, ...], recall: Json) -> str:
+    """Recall of the published candidate by class, as far as the test set has the class."""
+    if not isinstance(recall, (list, tuple)):
+        return ""
+    known = {
+        name: float(value)
+        for name, value in zip(classes, recall, strict=False)
+        if isinstance(value, int | float)
+    }
+    return f"\nRecall of the published candidate:\n\n{_table('class', known, 'recall')}\n" if known else ""
 
 
 def _aggregation(config: RunConfig) -> str:

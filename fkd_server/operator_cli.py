@@ -1,26 +1,36 @@
-"""`fkd-server status` and `fkd-server stop`: an operator's questions to a running coordinator."""
+"""`fkd-server status`, `clients`, `rounds`, `ledger`, `events`, `pause`, `resume`, `stop`: an operator's verbs."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
-from typing import Any
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
 
-import grpc
-from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
+from rich.console import Console, RenderableType
+from rich.live import Live
 
-from fkd_common.access.certificates import OPERATOR_COMMAND, OPERATOR_FILES, Credentials
-from fkd_common.access.handshake import why_plain_text_fails, why_tls_fails
-from fkd_common.addresses import split_address
-from fkd_common.errors import ExitCode, FkdError, UnreachableError, UsageError
-from fkd_common.ledger import PHASE_NAMES
+from fkd_common.errors import ExitCode, UnreachableError
+from fkd_common.message_json import as_json
 from fkd_common.pb import admin_pb2 as pb
-from fkd_common.program import OneSentenceParser
-from fkd_common.rpc import ADMIN_METHODS, from_rpc_error
-from fkd_server.access.certificates import CertificateAuthority
+from fkd_common.rpc import PREPARING
+from fkd_server.operator_call import Operator, operator_parser
+from fkd_server.operator_tables import (
+    clients_table,
+    event_line,
+    ledger_table,
+    rounds_table,
+    show,
+    status_view,
+)
 
-CALL_TIMEOUT_S = 10.0
+OVER = {"completed": ExitCode.OK, "aborted": ExitCode.ABORTED}
+"""States of a run that has ended, and what watching it ends with."""
+
+PATIENCE_S = 60.0
+"""How long `--watch` and `--follow` wait for a coordinator that has gone: it may be about to be started again."""
 
 
 def status(arguments: list[str]) -> int:
@@ -30,92 +40,197 @@ def status(arguments: list[str]) -> int:
         FkdError: The coordinator does not answer, or does not take orders from this caller.
     """
     parser = _parser("status", "Say where a run stands.")
-    parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=2.0,
+        metavar="SECONDS",
+        help="say it again every so often (default: 2), until the run is over: exit code 0, or 6 if it was aborted",
+    )
     given = parser.parse_args(arguments)
-    answer: pb.StatusResponse = _call("Status", given)
-    print(_as_json(answer) if given.json else _as_text(answer))
+    with Operator.of(given) as operator:
+        if given.watch is None:
+            _print(given, operator.status(), status_view)
+            return ExitCode.OK
+        if sys.stdout.isatty() and not given.json:
+            return _watch_on_screen(operator, given.watch)
+        for answer in _again(operator, given.watch):
+            _print(given, answer, status_view)
+    return OVER[answer.state]
+
+
+def clients(arguments: list[str]) -> int:
+    """List the clients of a run; returns the exit code.
+
+    Raises:
+        FkdError: As :func:`status`.
+    """
+    given = _parser("clients", "List what is known of every client of a run.").parse_args(arguments)
+    with Operator.of(given) as operator:
+        answer = operator.status()
+    if given.json:
+        print(json.dumps([as_json(client) for client in answer.clients]))
+    else:
+        show(clients_table(answer))
     return ExitCode.OK
+
+
+def rounds(arguments: list[str]) -> int:
+    """List the rounds that are over; returns the exit code.
+
+    Raises:
+        FkdError: As :func:`status`.
+    """
+    parser = _parser("rounds", "List the rounds that are over.")
+    parser.add_argument("--first", type=int, default=0, metavar="ROUND", help="from this one on (default: 0)")
+    given = parser.parse_args(arguments)
+    with Operator.of(given) as operator:
+        found = list(_rounds(operator, max(0, given.first)))
+    if given.json:
+        print(json.dumps([as_json(item) for item in found]))
+    else:
+        show(rounds_table(found))
+    return ExitCode.OK
+
+
+def ledger(arguments: list[str]) -> int:
+    """List the byte ledger; returns the exit code.
+
+    Raises:
+        FkdError: As :func:`status`.
+    """
+    given = _parser("ledger", "List bytes by client, round and phase.").parse_args(arguments)
+    with Operator.of(given) as operator:
+        found = list(_ledger(operator))
+    if given.json:
+        print(json.dumps([as_json(row) for row in found]))
+    else:
+        show(ledger_table(found))
+    return ExitCode.OK
+
+
+def events(arguments: list[str]) -> int:
+    """List what happened lately; returns the exit code.
+
+    Raises:
+        FkdError: As :func:`status`.
+    """
+    parser = _parser(
+        "events", "List what happened since the coordinator was started; with --json one line each."
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="go on with what happens, until the run is over"
+    )
+    given = parser.parse_args(arguments)
+    with Operator.of(given) as operator:
+        last, state = 0, ""
+        for answer in _again(operator, 1.0) if given.follow else [operator.status()]:
+            state = answer.state
+            while found := operator.call("Events", pb.EventsRequest(after=last)).events:
+                last = found[-1].number
+                for event in found:
+                    print(json.dumps(as_json(event)) if given.json else event_line(event), flush=True)
+    return OVER[state] if given.follow else ExitCode.OK
+
+
+def pause(arguments: list[str]) -> int:
+    """Let the open phase end and open no other; returns the exit code.
+
+    Raises:
+        FkdError: As :func:`status`.
+    """
+    given = _parser("pause", "Let the open phase end, and open no other until `resume`.").parse_args(
+        arguments
+    )
+    return _steer(given, "Pause", pb.PauseRequest())
+
+
+def resume(arguments: list[str]) -> int:
+    """Go on with a paused run; returns the exit code.
+
+    Raises:
+        FkdError: As :func:`status`.
+    """
+    given = _parser("resume", "Go on with a paused run.").parse_args(arguments)
+    return _steer(given, "Resume", pb.ResumeRequest())
 
 
 def stop(arguments: list[str]) -> int:
     """End a run without a result; returns the exit code.
 
     Raises:
-        FkdError: The coordinator does not answer, or does not take orders from this caller.
+        FkdError: As :func:`status`.
     """
     given = _parser("stop", "End a run without a result; its clients learn it.").parse_args(arguments)
-    answer: pb.StopResponse = _call("Stop", given)
-    print(f"the run is over: {answer.detail}")
+    return _steer(given, "Stop", pb.StopRequest())
+
+
+def _steer(given: argparse.Namespace, name: str, request: Message) -> int:
+    with Operator.of(given) as operator:
+        answer = operator.call(name, request)
+    before = "the run is over: " if name == "Stop" else ""
+    print(json.dumps(as_json(answer)) if given.json else f"{before}{answer.detail}")
     return ExitCode.OK
 
 
-def _parser(verb: str, description: str) -> OneSentenceParser:
-    parser = OneSentenceParser(prog=f"fkd-server {verb}", description=description)
-    parser.add_argument("--server", default="127.0.0.1:50051", help="the coordinator, HOST:PORT")
-    parser.add_argument(
-        "--tls",
-        type=Path,
-        default=os.environ.get("FKD_TLS") or None,
-        help="folder of an operator's certificate: ca.pem, cert.pem, key.pem",
-    )
+def _parser(verb: str, description: str) -> argparse.ArgumentParser:
+    parser = operator_parser(verb, description)
+    parser.add_argument("--json", action="store_true", help="as JSON, for programs")
     return parser
 
 
-def _call(name: str, given: argparse.Namespace) -> Any:
-    method, address = ADMIN_METHODS[name], given.server
-    split_address(address)
-    credentials = None if given.tls is None else _credentials(Path(given.tls))
-    if credentials is None:
-        channel = grpc.insecure_channel(address)
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0.1 to 3600 seconds")
+    return value
+
+
+def _print(given: argparse.Namespace, answer: Message, view: Callable[..., RenderableType]) -> None:
+    if given.json:
+        print(json.dumps(as_json(answer)), flush=True)
     else:
-        own = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.chain)
-        channel = grpc.secure_channel(address, own)
-    with channel:
-        stub = channel.unary_unary(method.path, request_serializer=None, response_deserializer=None)
+        show(view(answer))
+
+
+def _watch_on_screen(operator: Operator, every_s: float) -> int:
+    with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as screen:
+        for answer in _again(operator, every_s):
+            screen.update(status_view(answer), refresh=True)
+    return OVER[answer.state]
+
+
+def _again(operator: Operator, every_s: float) -> Iterator[pb.StatusResponse]:
+    """A run's status again and again, the last one when it is over; over a coordinator's restart."""
+    answered, said = time.monotonic(), ""
+    while True:
         try:
-            raw: bytes = stub(method.request_type().SerializeToString(), timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise _explained(address, credentials, error) from error
-    return method.response_type.FromString(raw)
+            answer = operator.status()
+        except UnreachableError as error:
+            if error.reason == PREPARING:
+                answered = time.monotonic()
+            elif time.monotonic() - answered > PATIENCE_S:
+                raise
+            if str(error) != said:
+                print(f"waiting: {error}", file=sys.stderr, flush=True)
+            said = str(error)
+        else:
+            answered = time.monotonic()
+            yield answer
+            if answer.state in OVER:
+                return
+        time.sleep(every_s)
 
 
-def _credentials(folder: Path) -> Credentials:
-    if CertificateAuthority.exists(folder):
-        raise UsageError(
-            f"--tls {folder} is the coordinator's own folder, which is for serving: make yourself an operator's "
-            f"certificate there with {OPERATOR_COMMAND}, then give --tls DIR here"
-        )
-    return Credentials.read(folder, OPERATOR_FILES)
+def _rounds(operator: Operator, first: int) -> Iterator[pb.RoundStatus]:
+    while found := operator.call("Rounds", pb.RoundsRequest(first=first)).rounds:
+        yield from found
+        first = found[-1].round + 1
 
 
-def _explained(address: str, credentials: Credentials | None, error: grpc.RpcError) -> FkdError:
-    problem = from_rpc_error(error, address)
-    if not isinstance(problem, UnreachableError):
-        return problem
-    if credentials is None:
-        found = why_plain_text_fails(address, OPERATOR_FILES)
-    else:
-        found = why_tls_fails(address, credentials, OPERATOR_FILES)
-    return found or UnreachableError(f"no coordinator answers at {address}: see --server")
-
-
-def _as_json(status: pb.StatusResponse) -> str:
-    return MessageToJson(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-
-
-def _as_text(status: pb.StatusResponse) -> str:
-    phase = PHASE_NAMES.get(status.phase, "between phases")
-    where = (
-        f"round {status.round} of {status.rounds}, {phase}" if status.round >= 0 else "before the first round"
-    )
-    lines = [f"run {status.run_id}: {status.state}, {where}", status.waiting_for]
-    lines += [f"  {client.name}: {_state(client)}" for client in status.clients]
-    return "\n".join(lines)
-
-
-def _state(client: pb.ClientStatus) -> str:
-    if not client.alive:
-        return "gone"
-    if client.ready:
-        return "waiting"
-    return f"working: {client.activity} {client.progress:.0%}" if client.activity else "working"
+def _ledger(operator: Operator) -> Iterator[pb.LedgerRow]:
+    offset = 0
+    while found := operator.call("Ledger", pb.LedgerRequest(offset=offset)).rows:
+        yield from found
+        offset += len(found)

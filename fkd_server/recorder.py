@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -12,6 +11,7 @@ import structlog
 from fkd_common.artifacts import sha256_hex, write_atomically
 from fkd_common.errors import DataError, FkdError
 from fkd_common.model_file import ModelParts, decode_model, encode_model
+from fkd_server.chronicle import Chronicle, WrittenModel
 from fkd_server.evaluation import EvaluationJob, Evaluator
 from fkd_server.method.federated_method import Json
 from fkd_server.method.fkd_rtm import FkdRtm
@@ -21,18 +21,9 @@ from fkd_server.run_state import Event, Position
 from fkd_server.store import RunStore
 
 # Fields too long for a log line; the round's record has them.
-_ONLY_IN_RECORD = frozenset({"weights", "reliability", "samples", "student", "phases", "clients", "returned"})
-
-
-@dataclass(frozen=True)
-class WrittenModel:
-    """The model in the run's folder."""
-
-    sha256: str
-    round: int
-    """After which it was written."""
-    published: str
-    """The candidate it publishes."""
+_ONLY_IN_RECORD = frozenset(
+    {"weights", "reliability", "samples", "student", "phases", "clients", "returned", "class_counts"}
+)
 
 
 class Recorder:
@@ -41,8 +32,8 @@ class Recorder:
     def __init__(
         self, run_id: str, folder: RunFolder, method: FkdRtm, store: RunStore, evaluations: Path
     ) -> None:
-        self.model: WrittenModel | None = None
-        """The model written last."""
+        self.chronicle = Chronicle()
+        """For those who look on."""
         self.accuracies: dict[int, dict[str, Json]] = {}
         """By round, of those that were scored."""
         self.phase_seconds: dict[str, float] = {}
@@ -52,10 +43,20 @@ class Recorder:
         self._store = store
         self._evaluations = evaluations
         self._evaluator: Evaluator | None = None
+        self._watchers: list[Callable[[Event], None]] = []
         self._waiting: dict[int, Mapping[str, Json]] = {}
         self._unwritten: list[Mapping[str, Json]] = []
         self._lock = threading.Lock()
         self._log = structlog.get_logger()
+
+    @property
+    def model(self) -> WrittenModel | None:
+        """The model written last."""
+        return self.chronicle.model
+
+    def watch(self, watcher: Callable[[Event], None]) -> None:
+        """Tell another of every event of the run from now on."""
+        self._watchers.append(watcher)
 
     def evaluate_with(self, evaluator: Evaluator) -> None:
         """Score the global model after every round from now on."""
@@ -72,8 +73,9 @@ class Recorder:
         jobs: list[EvaluationJob] = []
         rounds = self._store.rounds()
         if votes := [record["round"] for record, _ in rounds if "votes" in record["phases"]]:
-            self.model = self._model_on_disk(votes[-1])
+            self.chronicle.model = self._model_on_disk(votes[-1])
         for record, accuracy in rounds:
+            self.chronicle.history.add(record, accuracy)
             round_number, voted = record["round"], "votes" in record["phases"]
             for phase, summary in record["phases"].items():
                 self._count_seconds(phase, summary["seconds"])
@@ -106,18 +108,29 @@ class Recorder:
 
     def on_event(self, event: Event) -> None:
         """Note one event."""
-        shown = {name: value for name, value in event.fields.items() if name not in _ONLY_IN_RECORD}
-        self._log.info(
+        self._say(
             event.name,
-            **{key: _rounded(value) for key, value in shown.items() if value not in ({}, [], None)},
+            {
+                name: _rounded(value)
+                for name, value in event.fields.items()
+                if name not in _ONLY_IN_RECORD and value not in ({}, [], None)
+            },
         )
+        for watcher in self._watchers:
+            watcher(event)
         if event.name == "phase_closed":
             phase, seconds = event.fields["phase"], event.fields["seconds"]
             assert isinstance(phase, str)
             assert isinstance(seconds, float)
             self._count_seconds(phase, seconds)
         if event.name == "round_closed":
+            self.chronicle.history.add(event.fields)
             self._record_round(event.fields)
+
+    def _say(self, name: str, fields: Mapping[str, Json]) -> None:
+        """One event, for the log and for those who look on."""
+        self.chronicle.events.add(name, fields)
+        self._log.info(name, **fields)
 
     def _count_seconds(self, phase: str, seconds: float) -> None:
         self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + seconds
@@ -165,7 +178,7 @@ class Recorder:
     def _put(self, model: ModelParts, round_number: int) -> None:
         sha256 = self._folder.write_model(model)
         self._write_card(model, sha256, round_number)
-        self.model = WrittenModel(sha256, round_number, model.header.published)
+        self.chronicle.model = WrittenModel(sha256, round_number, model.header.published)
 
     def _write_card(self, model: ModelParts, sha256: str, round_number: int, stopped: str = "") -> None:
         accuracy = self.accuracies.get(round_number, {})
@@ -209,8 +222,9 @@ class Recorder:
         self._append({**record, "accuracy": accuracy})
         if accuracy:
             self.accuracies[round_number] = accuracy
+            self.chronicle.history.score(round_number, accuracy)
             shown = {name: round(value, 4) for name, value in accuracy.items() if isinstance(value, float)}
-            self._log.info("evaluated", round=round_number, **shown)
+            self._say("evaluated", {"round": round_number, **shown})
 
 
 def _is_as_after(round_number: int, at: Position) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fkd_server.recorder import WrittenModel
+from fkd_server.chronicle import WrittenModel
 
 
 def print_summary(summary: Mapping[str, Any], model: WrittenModel | None) -> None:

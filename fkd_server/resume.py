@@ -41,8 +41,10 @@ def folder_for(settings: ServerSettings) -> Path:
         except InvalidUploadError as error:
             raise UsageError(f"--run-id: {error}") from error
         folder = settings.runs / settings.run_id
-        if (folder / SUMMARY).exists():
-            raise UsageError(f"run {folder} is finished: see its {SUMMARY}, or choose another --run-id")
+        if (folder / SUMMARY).exists() and not settings.serve:
+            raise UsageError(
+                f"run {folder} is finished: see its {SUMMARY}, show it with --serve, or choose another --run-id"
+            )
         if settings.new_run and folder.exists():
             raise UsageError(f"run folder {folder} exists: choose another --run-id")
         return folder

@@ -10,13 +10,17 @@ from pathlib import Path
 
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError, FkdError, UsageError
+from fkd_common.logs import log_context
 from fkd_common.tensors import decode
+from fkd_server.admin import Admin
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluator
 from fkd_server.method.federated_method import Json
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.method.secure_fkd_rtm import method_for
+from fkd_server.overview import Overview
 from fkd_server.prepare import Preparation, load_prepared, prepare_in_child
+from fkd_server.published_files import PublishedFiles
 from fkd_server.recorder import Recorder
 from fkd_server.resume import (
     check_blobs,
@@ -26,7 +30,7 @@ from fkd_server.resume import (
     sources_of,
     whole_uploads,
 )
-from fkd_server.run_folder import RunFolder, bytes_per_client, process_usage
+from fkd_server.run_folder import MODEL, RunFolder, bytes_per_client, process_usage
 from fkd_server.run_state import PhaseKey, Position, RunState
 from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.settings import ServerSettings
@@ -47,6 +51,8 @@ class Run:
     recorder: Recorder
     store: RunStore
     evaluator: Evaluator | None
+    overview: Overview
+    admin: Admin
     started: float
 
     def finish(self) -> Mapping[str, Json]:
@@ -124,6 +130,7 @@ def assemble(settings: ServerSettings, cache: Path, preparation: Preparation | N
     if settings.test is not None and not settings.test.is_dir():
         raise UsageError(f"--test {settings.test}: no such shard folder")
     folder = RunFolder(folder_for(settings))
+    log_context(run=folder.path.name)
     try:
         store = RunStore.open(folder.path)
     except BaseException:
@@ -194,12 +201,12 @@ def _wire(
         config, began.classes, embeddings, began.extractor.sha256, store.blobs, store.uploads
     )
     recorder = Recorder(run_id, folder, method, store, folder.path / "evaluations")
-    coordinator = Coordinator(config, method, store, recorder.on_event)
+    coordinator = Coordinator(config, method, store, recorder.on_event, time.perf_counter)
     identity = RunIdentity(run_id, began.classes, {"extractor": began.extractor, "anchors": began.anchors})
     spool = UploadSpool(folder.path / "spool", settings.upload_ttl_s)
     service = CoordinatorService(identity, coordinator, method, store, spool, time.monotonic)
     evaluator = None
-    if settings.test is not None:
+    if settings.test is not None and not folder.finished:
         evaluator = Evaluator(
             settings.test,
             store.blobs.path(began.extractor.sha256),
@@ -209,8 +216,21 @@ def _wire(
             recorder.on_evaluated,
         )
         recorder.evaluate_with(evaluator)
+    overview = Overview(service, recorder.chronicle, store, method.embedding_dim)
+    files = PublishedFiles(folder.path / MODEL, recorder.chronicle, began.extractor, store.blobs)
     return Run(
-        run_id, config, folder, method, coordinator, service, recorder, store, evaluator, time.monotonic()
+        run_id,
+        config,
+        folder,
+        method,
+        coordinator,
+        service,
+        recorder,
+        store,
+        evaluator,
+        overview,
+        Admin(service, overview, files),
+        time.monotonic(),
     )
 
 

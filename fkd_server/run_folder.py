@@ -66,6 +66,11 @@ class RunFolder:
         self._lock.write(f"{os.getpid()}\n")
         self._lock.flush()
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run has its result."""
+        return (self.path / SUMMARY).exists()
+
     def release(self) -> None:
         """Let another coordinator take the folder."""
         self._lock.close()

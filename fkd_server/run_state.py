@@ -100,6 +100,8 @@ class Position:
     """What the round's record says so far; empty between rounds."""
     method: Mapping[str, Any] = field(default_factory=dict)
     """The method's snapshot."""
+    paused_by: str = ""
+    """The operator that paused the run; empty if nobody has."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ class ClientRecord:
     session: bytes
     last_seen: float
     alive: bool = True
+    left: bool = False
+    """Whether it went away on purpose."""
     ready: bool = False
     contributed: bool = False
     """Whether an upload of it has ever been accepted."""

@@ -57,7 +57,7 @@ from fkd_server.method.federated_method import (
     VoteUpload,
     stored_blob,
 )
-from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.method.fkd_rtm import PERSONAL_CANDIDATE, FkdRtm
 from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
 from fkd_server.spool import UploadSpool, verified
 from fkd_server.store import RunStore, TakenOverError
@@ -127,7 +127,7 @@ class CoordinatorService:
         clock: Callable[[], float],
     ) -> None:
         self.ledger = store.ledger
-        self._identity = identity
+        self.identity = identity
         self._coordinator = coordinator
         # Once: they do not change, and every poll of every client needs the hash.
         self._config_json, self._config_sha256 = (
@@ -149,7 +149,7 @@ class CoordinatorService:
     @property
     def run_id(self) -> str:
         """The run's name."""
-        return self._identity.run_id
+        return self.identity.run_id
 
     # -- entry points -----------------------------------------------------------------------------
 
@@ -242,6 +242,19 @@ class CoordinatorService:
         """End the run; clients learn it at their next call."""
         with self._lock:
             self._coordinator.abort(detail)
+            self._notify()
+
+    def pause(self, who: str) -> None:
+        """Open no further phase, for this operator; clients learn it from what they wait for."""
+        with self._lock:
+            self._coordinator.pause(who)
+            self._notify()
+
+    def unpause(self, who: str) -> None:
+        """Go on with a paused run."""
+        with self._lock:
+            self._coordinator.unpause(who)
+            self._advance()
             self._notify()
 
     def waiting_for(self) -> str:
@@ -340,17 +353,17 @@ class CoordinatorService:
         self._coordinator.register(call.client, session, self._clock())
         return pb.RegisterResponse(
             session=session,
-            run_id=self._identity.run_id,
+            run_id=self.identity.run_id,
             config_json=self._config_json,
             config_sha256=self._config_sha256,
-            classes=self._identity.classes,
-            artifacts=[artifact_ref(name, item) for name, item in self._identity.artifacts.items()],
+            classes=self.identity.classes,
+            artifacts=[artifact_ref(name, item) for name, item in self.identity.artifacts.items()],
             max_chunk_bytes=MAX_CHUNK_BYTES,
         )
 
     def _next_task(self, request: pb.NextTaskRequest) -> pb.NextTaskResponse:
         answer = self._coordinator.next_task(request.session, self._clock())
-        return next_task_response(answer, self._identity.run_id, self._config_sha256)
+        return next_task_response(answer, self.identity.run_id, self._config_sha256)
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
         self._coordinator.attendance.seen(
@@ -361,9 +374,9 @@ class CoordinatorService:
         return pb.HeartbeatResponse(task_closed=closed, finished=finished(over) if over else None)
 
     def _check_run(self, sent: types.TaskKey, key: PhaseKey) -> None:
-        if sent.run_id != self._identity.run_id:
+        if sent.run_id != self.identity.run_id:
             raise StaleError(
-                f"this coordinator runs {self._identity.run_id}, the request is for {sent.run_id[:80]!r}",
+                f"this coordinator runs {self.identity.run_id}, the request is for {sent.run_id[:80]!r}",
                 reason="WRONG_RUN",
             )
         if key.phase not in PHASE_NAMES:
@@ -371,7 +384,7 @@ class CoordinatorService:
 
     def _get_chunk(self, request: pb.GetChunkRequest, call: Call) -> pb.GetChunkResponse:
         asked = self._method.task(request.key.phase, call.client).inputs
-        served = {**self._identity.artifacts, **self._method.artifacts(), **asked}
+        served = {**self.identity.artifacts, **self._method.artifacts(), **asked}
         sha256 = request.sha256.hex()
         artifact = next((item for item in served.values() if item.sha256 == sha256), None)
         if artifact is None:
@@ -446,7 +459,7 @@ class CoordinatorService:
     def _validated(self, name: str, request: Any, key: PhaseKey, call: Call) -> UploadContent:
         """The upload's content, if nothing about it is wrong."""
         if name == "FinishTask":
-            return NoUpload()
+            return self._personal_score(request, call)
         if name == "SubmitVotes":
             correct = {vote.candidate: vote.correct for vote in request.votes}
             if len(correct) != len(request.votes):
@@ -466,6 +479,19 @@ class CoordinatorService:
         blob = self._upload(request.upload, key.phase, call.client)
         self._rules.check_tensors(key.phase, decode(blob), known)
         return TensorUpload(self._store.uploads.put(blob), request.num_samples, reliability, counts)
+
+    def _personal_score(self, request: pb.FinishTaskRequest, call: Call) -> VoteUpload | NoUpload:
+        """How good the site's personal model is, where the run asks for it."""
+        if not request.HasField("personal_correct"):
+            return NoUpload()
+        if not self._coordinator.config.report_personal:
+            raise InvalidUploadError("this run does not ask for personal scores", reason="NOT_ASKED")
+        correct, claimed = (
+            {PERSONAL_CANDIDATE: request.personal_correct},
+            self._store.num_samples(call.client),
+        )
+        self._rules.check_votes(correct, request.num_validation, [PERSONAL_CANDIDATE], claimed)
+        return VoteUpload(correct, request.num_validation)
 
     def _upload(self, upload: types.Upload, phase: int, client: str) -> bytes:
         self._check_size(phase, client, upload.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from fkd_common.addresses import is_loopback
 from fkd_common.config import RunConfig
@@ -29,6 +29,12 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """Folder made by `fkd-server certs init`: serve over mutual TLS only. Without it, in plain text."""
     join_port: int | None = Field(None, ge=0, le=65535)
     """Port on which new clients get certificates for tokens (default with --tls: the one after --port; 0: none)."""
+    http_port: int | None = Field(None, ge=0, le=65535)
+    """Port of the page, of health probes and of metrics (default: the second after --port; 0: none)."""
+    http_host: str = "127.0.0.1"
+    """Address for --http-port; beyond this machine over HTTPS with --tls, and for those who prove who they are."""
+    http_token: SecretStr | None = None
+    """@FILE with a word that lets its holders see the page and the metrics beyond this machine."""
     insecure: bool = False
     """Accept plain text beyond loopback: only inside a network you trust."""
     extractor: str = "resnet18"

@@ -182,6 +182,12 @@ class RunStore:
             ).fetchone()
         return row[0] if row else None
 
+    def uploads_by_client(self) -> dict[str, int]:
+        """How many uploads of each client were ever accepted."""
+        with self._lock:
+            rows = self._database.execute("SELECT client, COUNT(*) FROM uploads GROUP BY client")
+            return dict(rows.fetchall())
+
     def rounds(self) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
         """Records of the closed rounds, in order, each with its accuracies if they are known."""
         with self._lock:

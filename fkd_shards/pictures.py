@@ -24,7 +24,7 @@ MAX_PIXELS = 64_000_000
 MAX_FILE_BYTES = 256 * 2**20
 
 # Pillow would also try EPS (which starts Ghostscript) and dozens of rarely fuzzed decoders.
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _CHUNK = 256
 _MAX_THREADS = 8
 
@@ -109,7 +109,7 @@ class FilePictures:
 def _file_bytes(path: Path) -> bytes:
     # A FIFO or device named like an image would block or never end.
     if not path.is_file():
-        raise ValueError("not a regular file")
+        raise ValueError("not a regular file" if path.exists() else "no such file")
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ValueError(f"file larger than {MAX_FILE_BYTES} bytes")
     return path.read_bytes()
@@ -127,7 +127,7 @@ def decode(encoded: bytes, image_size: int | None) -> NDArray[np.uint8]:
     """
     if not encoded:
         raise ValueError("empty file")
-    with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+    with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise ValueError(

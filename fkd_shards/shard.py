@@ -147,7 +147,7 @@ def _mapped(path: Path) -> NDArray[np.generic]:
 
 
 def open_data(
-    spec: str, *, classes: tuple[str, ...], image_size: int, max_bad: float = DEFAULT_MAX_BAD
+    spec: str, *, classes: tuple[str, ...] | None, image_size: int, max_bad: float = DEFAULT_MAX_BAD
 ) -> Shard:
     """Open what a person gives as `--data`: a shard folder or its name, an ``.npz`` file or a class folder.
 
@@ -156,14 +156,15 @@ def open_data(
 
     Args:
         spec: Path or name.
-        classes: Class names of the run, in global order; the data may lack some but not add any.
+        classes: Class names of the run, in global order; the data may lack some but not add any. None: the data's
+            own, or numbers where it names none.
         image_size: Edge in pixels to which images of a class folder are resized and cropped.
         max_bad: Share of unusable images accepted; they are listed in the result.
 
     Raises:
         DataError: Nothing is there, it is empty or unlabelled, has unknown classes or too many bad images.
     """
-    path = _located(spec)
+    path = located(spec)
     if path.is_dir() and ((path / SHARD_FILE).exists() or (path / IMAGES_FILE).exists()):
         shard = read_shard(path)
     elif (path / MANIFEST_FILE).exists():
@@ -172,6 +173,8 @@ def open_data(
         shard = _read_unprepared(path, classes, image_size, max_bad)
     if shard.labels is None:
         raise DataError(f"{path} has no {LABELS_FILE}: clients train on labelled shards, not on anchors")
+    if classes is None:
+        classes = shard.classes or tuple(map(str, range(int(shard.labels.max()) + 1)))
     if shard.classes is None:
         checked_labels(shard.labels, shard.num_samples, len(classes), str(path))
     if shard.classes is None or shard.classes == classes:
@@ -186,10 +189,15 @@ def check_exists(spec: str) -> None:
     Raises:
         DataError: Saying where it was looked for.
     """
-    _located(spec)
+    located(spec)
 
 
-def _located(spec: str) -> Path:
+def located(spec: str) -> Path:
+    """Where the data is that a person gives as `--data`.
+
+    Raises:
+        DataError: Nowhere; saying where it was looked for.
+    """
     places = [Path(spec).expanduser()]
     folder = os.environ.get(DATA_ENVIRONMENT)
     if folder:
@@ -203,14 +211,15 @@ def _located(spec: str) -> Path:
     raise DataError(f"no data {spec!r}: looked for {looked}{unset}: make shards with `fkd-shards create`")
 
 
-def _read_unprepared(path: Path, classes: tuple[str, ...], image_size: int, max_bad: float) -> Shard:
+def _read_unprepared(path: Path, classes: tuple[str, ...] | None, image_size: int, max_bad: float) -> Shard:
     # Only here are pictures decoded: who reads shard folders alone needs no Pillow.
     from fkd_shards.sources.folder import read_folder
     from fkd_shards.sources.npz import read_npz
 
     if path.is_dir():
         source, size = read_folder(path), image_size
-        map_labels(np.empty(0, np.int64), source.classes, classes, str(path))  # refuse before decoding
+        if classes is not None:
+            map_labels(np.empty(0, np.int64), source.classes, classes, str(path))  # refuse before decoding
     elif path.suffix == ".npz":
         source, size = read_npz(path, known_classes=classes), None
     else:

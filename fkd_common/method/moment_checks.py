@@ -45,6 +45,35 @@ class OutputLayer:
     """(C,)"""
 
 
+def samples_per_class(
+    A: NDArray[Any], B: NDArray[Any], n: int, d: int, kappa: float, output: OutputLayer
+) -> NDArray[np.int64]:
+    """How many samples of each class are in a client's moments, by what their sums say of its labels; rounded.
+
+    The constant feature's row of B is Σ r = κ·(Σ ỹ - n/C) - Σ centre(S), and Σ S = W·Σ φ_last + n·b, with Σ φ_last in the
+    constant feature's column of A. Where targets are partly a teacher's, these are sums of probabilities.
+
+    Args:
+        A: 1-D, a client's moments as :func:`~fkd_common.method.moments.pack_symmetric` packed them.
+        B: (p, C).
+        n: n_k.
+        d: embedding dimension.
+        kappa: scale κ of the targets.
+        output: the student's last layer.
+
+    Returns:
+        (C,) counts, at least 0.
+    """
+    p, (num_classes, width) = len(B), output.weight.shape
+    last_of_row = (
+        np.cumsum(p - np.arange(p - d - 1)) - 1
+    )  # row i of the packed triangle ends with A[i, p - 1]
+    hidden = A[last_of_row[-width:]].astype(np.float64)
+    scores = output.weight.astype(np.float64) @ hidden + n * output.bias.astype(np.float64)
+    counts = (B[-1] + scores - scores.mean()) / kappa + n / num_classes
+    return np.asarray(np.maximum(0, np.rint(counts)), dtype=np.int64)
+
+
 def moment_flaw(
     A: NDArray[np.float64], B: NDArray[Any], n: int, d: int, config: RunConfig, output: OutputLayer | None
 ) -> str | None:

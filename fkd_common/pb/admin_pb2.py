@@ -22,26 +22,87 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from fkd_common.pb import types_pb2 as fkd_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66kd/v1/admin.proto\x12\x06\x66kd.v1\x1a\x12\x66kd/v1/types.proto\"\x0f\n\rStatusRequest\"\xa8\x01\n\x0eStatusResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x05\x12\x0e\n\x06rounds\x18\x04 \x01(\r\x12\x1c\n\x05phase\x18\x05 \x01(\x0e\x32\r.fkd.v1.Phase\x12\x13\n\x0bwaiting_for\x18\x06 \x01(\t\x12%\n\x07\x63lients\x18\x07 \x03(\x0b\x32\x14.fkd.v1.ClientStatus\"^\n\x0c\x43lientStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\x12\x10\n\x08progress\x18\x05 \x01(\x01\"\r\n\x0bStopRequest\"\x1e\n\x0cStopResponse\x12\x0e\n\x06\x64\x65tail\x18\x01 \x01(\t2s\n\x05\x41\x64min\x12\x37\n\x06Status\x12\x15.fkd.v1.StatusRequest\x1a\x16.fkd.v1.StatusResponse\x12\x31\n\x04Stop\x12\x13.fkd.v1.StopRequest\x1a\x14.fkd.v1.StopResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66kd/v1/admin.proto\x12\x06\x66kd.v1\"\x0f\n\rStatusRequest\"\xa8\x05\n\x0eStatusResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x05\x12\x0e\n\x06rounds\x18\x04 \x01(\r\x12\r\n\x05phase\x18\x05 \x01(\t\x12\x13\n\x0bwaiting_for\x18\x06 \x01(\t\x12%\n\x07\x63lients\x18\x07 \x03(\x0b\x32\x14.fkd.v1.ClientStatus\x12\x0e\n\x06paused\x18\x08 \x01(\x08\x12\x11\n\tserving_s\x18\t \x01(\x01\x12\x17\n\ndeadline_s\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bmin_clients\x18\x0b \x01(\r\x12\x0f\n\x07\x63lasses\x18\x0c \x03(\t\x12\x14\n\x0cparticipants\x18\r \x03(\t\x12\x10\n\x08\x61nswered\x18\x0e \x03(\t\x12\x13\n\x0brounds_done\x18\x0f \x01(\r\x12*\n\x05model\x18\x10 \x01(\x0b\x32\x16.fkd.v1.PublishedModelH\x01\x88\x01\x01\x12!\n\x05\x62ytes\x18\x11 \x01(\x0b\x32\x12.fkd.v1.ByteTotals\x12\x14\n\x0c\x66\x65\x64\x61vg_bytes\x18\x12 \x01(\x04\x12\x15\n\rconfig_sha256\x18\x13 \x01(\t\x12\x0f\n\x07version\x18\x14 \x01(\t\x12-\n\x0blast_scored\x18\x15 \x01(\x0b\x32\x13.fkd.v1.RoundStatusH\x02\x88\x01\x01\x12@\n\x0e\x62ytes_by_phase\x18\x16 \x03(\x0b\x32(.fkd.v1.StatusResponse.BytesByPhaseEntry\x1aG\n\x11\x42ytesByPhaseEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.fkd.v1.ByteTotals:\x02\x38\x01\x42\r\n\x0b_deadline_sB\x08\n\x06_modelB\x0e\n\x0c_last_scored\"\xa8\x02\n\x0c\x43lientStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\x12\x10\n\x08progress\x18\x05 \x01(\x01\x12\r\n\x05state\x18\x06 \x01(\t\x12\x13\n\x0blast_seen_s\x18\x07 \x01(\x01\x12\x0f\n\x07uploads\x18\x08 \x01(\r\x12\x0e\n\x06missed\x18\t \x01(\r\x12\x0f\n\x07samples\x18\n \x01(\x04\x12\x13\n\x0breliability\x18\x0b \x01(\x01\x12\x0e\n\x06weight\x18\x0c \x01(\x01\x12!\n\x05\x62ytes\x18\r \x01(\x0b\x32\x12.fkd.v1.ByteTotals\x12\x14\n\x0c\x66\x65\x64\x61vg_bytes\x18\x0e \x01(\x04\x12\x14\n\x0c\x63lass_counts\x18\x0f \x03(\x04\"\x7f\n\nByteTotals\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\x12\x12\n\npayload_up\x18\x02 \x01(\x04\x12\x14\n\x0cpayload_down\x18\x03 \x01(\x04\x12\x12\n\nmessage_up\x18\x04 \x01(\x04\x12\x14\n\x0cmessage_down\x18\x05 \x01(\x04\x12\x0e\n\x06wasted\x18\x06 \x01(\x04\"B\n\x0ePublishedModel\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x05\x12\x11\n\tpublished\x18\x03 \x01(\t\"\x1e\n\rRoundsRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\r\"5\n\x0eRoundsResponse\x12#\n\x06rounds\x18\x01 \x03(\x0b\x32\x13.fkd.v1.RoundStatus\"\xba\x03\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x0e\n\x06\x63ohort\x18\x03 \x03(\t\x12#\n\x06phases\x18\x04 \x03(\x0b\x32\x13.fkd.v1.PhaseStatus\x12\x33\n\x08\x61\x63\x63uracy\x18\x05 \x03(\x0b\x32!.fkd.v1.RoundStatus.AccuracyEntry\x12\x37\n\nvalidation\x18\x06 \x03(\x0b\x32#.fkd.v1.RoundStatus.ValidationEntry\x12\x11\n\tpublished\x18\x07 \x01(\t\x12\x31\n\x07weights\x18\x08 \x03(\x0b\x32 .fkd.v1.RoundStatus.WeightsEntry\x12\x0e\n\x06recall\x18\t \x03(\x01\x1a/\n\rAccuracyEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fValidationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xa7\x02\n\x0bPhaseStatus\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x10\n\x08returned\x18\x03 \x03(\t\x12\x0f\n\x07missing\x18\x04 \x03(\t\x12/\n\x06\x66\x61iled\x18\x05 \x03(\x0b\x32\x1f.fkd.v1.PhaseStatus.FailedEntry\x12\x0f\n\x07skipped\x18\x06 \x01(\t\x12\x33\n\x08\x65xcluded\x18\x07 \x03(\x0b\x32!.fkd.v1.PhaseStatus.ExcludedEntry\x1a-\n\x0b\x46\x61iledEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rExcludedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1f\n\rLedgerRequest\x12\x0e\n\x06offset\x18\x01 \x01(\r\"1\n\x0eLedgerResponse\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.fkd.v1.LedgerRow\"\\\n\tLedgerRow\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\r\n\x05phase\x18\x03 \x01(\t\x12!\n\x05\x62ytes\x18\x04 \x01(\x0b\x32\x12.fkd.v1.ByteTotals\"\x1e\n\rEventsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x04\"5\n\x0e\x45ventsResponse\x12#\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x13.fkd.v1.EventStatus\"\x86\x01\n\x0b\x45ventStatus\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04time\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\x05round\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05phase\x18\x05 \x01(\t\x12\x0e\n\x06\x63lient\x18\x06 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x07 \x01(\tB\x08\n\x06_round\"\x0e\n\x0cPauseRequest\"\x1f\n\rPauseResponse\x12\x0e\n\x06\x64\x65tail\x18\x01 \x01(\t\"\x0f\n\rResumeRequest\" \n\x0eResumeResponse\x12\x0e\n\x06\x64\x65tail\x18\x01 \x01(\t\"\r\n\x0bStopRequest\"\x1e\n\x0cStopResponse\x12\x0e\n\x06\x64\x65tail\x18\x01 \x01(\t\"S\n\x10ReadModelRequest\x12\x1f\n\x04part\x18\x01 \x01(\x0e\x32\x11.fkd.v1.ModelPart\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"@\n\x11ReadModelResponse\x12\r\n\x05piece\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x04*W\n\tModelPart\x12\x1a\n\x16MODEL_PART_UNSPECIFIED\x10\x00\x12\x14\n\x10MODEL_PART_MODEL\x10\x01\x12\x18\n\x14MODEL_PART_EXTRACTOR\x10\x02\x32\xcf\x03\n\x05\x41\x64min\x12\x37\n\x06Status\x12\x15.fkd.v1.StatusRequest\x1a\x16.fkd.v1.StatusResponse\x12\x37\n\x06Rounds\x12\x15.fkd.v1.RoundsRequest\x1a\x16.fkd.v1.RoundsResponse\x12\x37\n\x06Ledger\x12\x15.fkd.v1.LedgerRequest\x1a\x16.fkd.v1.LedgerResponse\x12\x37\n\x06\x45vents\x12\x15.fkd.v1.EventsRequest\x1a\x16.fkd.v1.EventsResponse\x12\x34\n\x05Pause\x12\x14.fkd.v1.PauseRequest\x1a\x15.fkd.v1.PauseResponse\x12\x37\n\x06Resume\x12\x15.fkd.v1.ResumeRequest\x1a\x16.fkd.v1.ResumeResponse\x12\x31\n\x04Stop\x12\x13.fkd.v1.StopRequest\x1a\x14.fkd.v1.StopResponse\x12@\n\tReadModel\x12\x18.fkd.v1.ReadModelRequest\x1a\x19.fkd.v1.ReadModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fkd.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STATUSREQUEST']._serialized_start=50
-  _globals['_STATUSREQUEST']._serialized_end=65
-  _globals['_STATUSRESPONSE']._serialized_start=68
-  _globals['_STATUSRESPONSE']._serialized_end=236
-  _globals['_CLIENTSTATUS']._serialized_start=238
-  _globals['_CLIENTSTATUS']._serialized_end=332
-  _globals['_STOPREQUEST']._serialized_start=334
-  _globals['_STOPREQUEST']._serialized_end=347
-  _globals['_STOPRESPONSE']._serialized_start=349
-  _globals['_STOPRESPONSE']._serialized_end=379
-  _globals['_ADMIN']._serialized_start=381
-  _globals['_ADMIN']._serialized_end=496
+  _globals['_STATUSRESPONSE_BYTESBYPHASEENTRY']._loaded_options = None
+  _globals['_STATUSRESPONSE_BYTESBYPHASEENTRY']._serialized_options = b'8\001'
+  _globals['_ROUNDSTATUS_ACCURACYENTRY']._loaded_options = None
+  _globals['_ROUNDSTATUS_ACCURACYENTRY']._serialized_options = b'8\001'
+  _globals['_ROUNDSTATUS_VALIDATIONENTRY']._loaded_options = None
+  _globals['_ROUNDSTATUS_VALIDATIONENTRY']._serialized_options = b'8\001'
+  _globals['_ROUNDSTATUS_WEIGHTSENTRY']._loaded_options = None
+  _globals['_ROUNDSTATUS_WEIGHTSENTRY']._serialized_options = b'8\001'
+  _globals['_PHASESTATUS_FAILEDENTRY']._loaded_options = None
+  _globals['_PHASESTATUS_FAILEDENTRY']._serialized_options = b'8\001'
+  _globals['_PHASESTATUS_EXCLUDEDENTRY']._loaded_options = None
+  _globals['_PHASESTATUS_EXCLUDEDENTRY']._serialized_options = b'8\001'
+  _globals['_MODELPART']._serialized_start=2756
+  _globals['_MODELPART']._serialized_end=2843
+  _globals['_STATUSREQUEST']._serialized_start=30
+  _globals['_STATUSREQUEST']._serialized_end=45
+  _globals['_STATUSRESPONSE']._serialized_start=48
+  _globals['_STATUSRESPONSE']._serialized_end=728
+  _globals['_STATUSRESPONSE_BYTESBYPHASEENTRY']._serialized_start=616
+  _globals['_STATUSRESPONSE_BYTESBYPHASEENTRY']._serialized_end=687
+  _globals['_CLIENTSTATUS']._serialized_start=731
+  _globals['_CLIENTSTATUS']._serialized_end=1027
+  _globals['_BYTETOTALS']._serialized_start=1029
+  _globals['_BYTETOTALS']._serialized_end=1156
+  _globals['_PUBLISHEDMODEL']._serialized_start=1158
+  _globals['_PUBLISHEDMODEL']._serialized_end=1224
+  _globals['_ROUNDSREQUEST']._serialized_start=1226
+  _globals['_ROUNDSREQUEST']._serialized_end=1256
+  _globals['_ROUNDSRESPONSE']._serialized_start=1258
+  _globals['_ROUNDSRESPONSE']._serialized_end=1311
+  _globals['_ROUNDSTATUS']._serialized_start=1314
+  _globals['_ROUNDSTATUS']._serialized_end=1756
+  _globals['_ROUNDSTATUS_ACCURACYENTRY']._serialized_start=1610
+  _globals['_ROUNDSTATUS_ACCURACYENTRY']._serialized_end=1657
+  _globals['_ROUNDSTATUS_VALIDATIONENTRY']._serialized_start=1659
+  _globals['_ROUNDSTATUS_VALIDATIONENTRY']._serialized_end=1708
+  _globals['_ROUNDSTATUS_WEIGHTSENTRY']._serialized_start=1710
+  _globals['_ROUNDSTATUS_WEIGHTSENTRY']._serialized_end=1756
+  _globals['_PHASESTATUS']._serialized_start=1759
+  _globals['_PHASESTATUS']._serialized_end=2054
+  _globals['_PHASESTATUS_FAILEDENTRY']._serialized_start=1960
+  _globals['_PHASESTATUS_FAILEDENTRY']._serialized_end=2005
+  _globals['_PHASESTATUS_EXCLUDEDENTRY']._serialized_start=2007
+  _globals['_PHASESTATUS_EXCLUDEDENTRY']._serialized_end=2054
+  _globals['_LEDGERREQUEST']._serialized_start=2056
+  _globals['_LEDGERREQUEST']._serialized_end=2087
+  _globals['_LEDGERRESPONSE']._serialized_start=2089
+  _globals['_LEDGERRESPONSE']._serialized_end=2138
+  _globals['_LEDGERROW']._serialized_start=2140
+  _globals['_LEDGERROW']._serialized_end=2232
+  _globals['_EVENTSREQUEST']._serialized_start=2234
+  _globals['_EVENTSREQUEST']._serialized_end=2264
+  _globals['_EVENTSRESPONSE']._serialized_start=2266
+  _globals['_EVENTSRESPONSE']._serialized_end=2319
+  _globals['_EVENTSTATUS']._serialized_start=2322
+  _globals['_EVENTSTATUS']._serialized_end=2456
+  _globals['_PAUSEREQUEST']._serialized_start=2458
+  _globals['_PAUSEREQUEST']._serialized_end=2472
+  _globals['_PAUSERESPONSE']._serialized_start=2474
+  _globals['_PAUSERESPONSE']._serialized_end=2505
+  _globals['_RESUMEREQUEST']._serialized_start=2507
+  _globals['_RESUMEREQUEST']._serialized_end=2522
+  _globals['_RESUMERESPONSE']._serialized_start=2524
+  _globals['_RESUMERESPONSE']._serialized_end=2556
+  _globals['_STOPREQUEST']._serialized_start=2558
+  _globals['_STOPREQUEST']._serialized_end=2571
+  _globals['_STOPRESPONSE']._serialized_start=2573
+  _globals['_STOPRESPONSE']._serialized_end=2603
+  _globals['_READMODELREQUEST']._serialized_start=2605
+  _globals['_READMODELREQUEST']._serialized_end=2688
+  _globals['_READMODELRESPONSE']._serialized_start=2690
+  _globals['_READMODELRESPONSE']._serialized_end=2754
+  _globals['_ADMIN']._serialized_start=2846
+  _globals['_ADMIN']._serialized_end=3309
 # @@protoc_insertion_point(module_scope)

@@ -226,12 +226,16 @@ class Vote(_message.Message):
     def __init__(self, candidate: _Optional[str] = ..., correct: _Optional[int] = ...) -> None: ...
 
 class FinishTaskRequest(_message.Message):
-    __slots__ = ("session", "key")
+    __slots__ = ("session", "key", "personal_correct", "num_validation")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    PERSONAL_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    NUM_VALIDATION_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     key: _types_pb2.TaskKey
-    def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ...) -> None: ...
+    personal_correct: int
+    num_validation: int
+    def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., personal_correct: _Optional[int] = ..., num_validation: _Optional[int] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
     __slots__ = ("duplicate", "receipt")

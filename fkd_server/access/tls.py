@@ -58,11 +58,11 @@ class ServerTls:
         Args:
             clients_prove_themselves: Whether a client must show a certificate signed by one of ca.pem.
         """
-        served = self._current()
+        served = self.current()
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
             nonlocal served
-            current = self._current()
+            current = self.current()
             if current is served:
                 return None
             served = current
@@ -74,9 +74,13 @@ class ServerTls:
             require_client_authentication=clients_prove_themselves,
         )
 
+    def expires(self) -> datetime:
+        """When the certificate that new connections are given ends."""
+        return self.current().certificate.not_valid_after_utc
+
     def trusted(self) -> bytes:
         """The authorities that clients are to trust, PEM."""
-        return self._current().ca
+        return self.current().ca
 
     def peer_of(self, context: Any) -> Peer:
         """Who makes a call, by the certificate of its connection.
@@ -87,7 +91,17 @@ class ServerTls:
         Raises:
             UnauthenticatedError: The certificate names nobody, is revoked, or outside its period.
         """
-        pem = context.auth_context().get("x509_pem_cert", [b""])[0]
+        return self.peer_with(context.auth_context().get("x509_pem_cert", [b""])[0])
+
+    def peer_with(self, pem: bytes) -> Peer:
+        """Who shows a certificate that one of ca.pem signed.
+
+        Args:
+            pem: The certificate.
+
+        Raises:
+            UnauthenticatedError: It names nobody, is revoked, or outside its period.
+        """
         holder = _holder(pem)
         if holder.serial in self._revoked:
             raise UnauthenticatedError(
@@ -98,7 +112,7 @@ class ServerTls:
         check_period(holder, self._clock())
         return Peer(holder.name, holder.role)
 
-    def _current(self) -> Credentials:
+    def current(self) -> Credentials:
         """The folder's credentials; the last good ones while it holds others that do not fit together."""
         with self._lock:
             if self._credentials.changed(self.folder, SERVER_FILES):

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact, BlobStore
 from fkd_common.config import Correction, MomentFeatures, RunConfig
-from fkd_common.method.moment_checks import OutputLayer
+from fkd_common.method.moment_checks import OutputLayer, samples_per_class
 from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
 from fkd_common.method.privacy import nearest_positive_semidefinite
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
@@ -37,7 +37,6 @@ from fkd_server.method.combine import (
 from fkd_server.method.federated_method import (
     BelowQuorum,
     Json,
-    NoUpload,
     Participants,
     PhasePlan,
     TaskContent,
@@ -46,6 +45,9 @@ from fkd_server.method.federated_method import (
     VoteUpload,
 )
 from fkd_server.method.secure_sum import SumState
+
+PERSONAL_CANDIDATE = "personal"
+"""What sites' counts for their own models are filed under."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +214,7 @@ class FkdRtm:
             return self._solve_moments(tensors)
         if phase == types.PHASE_VOTES:
             return self._count_votes({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
-        assert all(isinstance(upload, NoUpload) for upload in uploads.values())
-        return {}
+        return _personal_scores({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
 
     def snapshot(self) -> dict[str, Json]:
         """See :meth:`FederatedMethod.snapshot`."""
@@ -274,9 +275,15 @@ class FkdRtm:
         rest = np.zeros(p * (p + 1) // 2 - block_length)
         block, B = np.zeros(block_length), np.zeros((p, self.num_classes))
         blocks = dict(self.state.embedding_blocks)
-        factors = moment_factors(uploads, self.config)
+        factors, counts = moment_factors(uploads, self.config), dict[str, Json]()
+        output = self._output_that_shows_labels()
         for client, factor in factors.items():
-            tensors = read_upload(self._uploads, uploads[client])
+            tensors, n = read_upload(self._uploads, uploads[client]), uploads[client].num_samples
+            if output is not None:
+                shown = samples_per_class(
+                    tensors["A"], tensors["B"], n, self.embedding_dim, self.config.kappa, output
+                )
+                counts[client] = shown.tolist()
             if client not in blocks:  # sent once, kept for the run
                 blocks[client] = self._blobs.put(encode({"block": tensors["A"][rest.size :]}))
             kept = decode(self._blobs.read(blocks[client].sha256))["block"]
@@ -291,7 +298,16 @@ class FkdRtm:
             "features": p,
             "dropped": sorted(set(uploads) - set(factors)),
             "scaled": {name: factor for name, factor in factors.items() if factor != 1.0},
+            "class_counts": counts,
         }
+
+    def _output_that_shows_labels(self) -> OutputLayer | None:
+        """The student's last layer, if a client's moments tell how many samples of each class it has."""
+        config = self.config
+        hidden = (
+            config.noise_multiplier > 0 or config.feature_clip is not None or config.target_clip is not None
+        )
+        return None if hidden else self.output_layer()
 
     def solve_pooled(self, A: NDArray[np.float64], B: NDArray[np.float64]) -> None:
         """The pooled ridge problem, solved for every strength.
@@ -357,3 +373,12 @@ class FkdRtm:
         )
         student = decode(self._blobs.read(state.student.sha256))
         return ModelParts(header, student, Standardiser.of(self.anchor_embeddings), anchors, solution)
+
+
+def _personal_scores(uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
+    """How good personal models are at their own sites' held-out samples, all sites together."""
+    total = sum(upload.num_validation for upload in uploads.values())
+    if total == 0:
+        return {}
+    correct = sum(upload.correct[PERSONAL_CANDIDATE] for upload in uploads.values())
+    return {"validation_samples": total, "validation_accuracy": {PERSONAL_CANDIDATE: correct / total}}

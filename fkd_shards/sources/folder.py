@@ -83,7 +83,7 @@ def _scan(root: Path) -> _Tree:
         places = [(site.name, folder) for site in nested for folder in _folders(site)]
     else:
         places = [("", folder) for folder in folders]
-    found = [(path, folder.name, site) for site, folder in places for path in _image_files(folder)]
+    found = [(path, folder.name, site) for site, folder in places for path in image_files(folder)]
     if not found:
         raise DataError(
             f"{root}: no images found: expected class folders with files ending in {_suffix_list()}"
@@ -112,7 +112,8 @@ def _holds_images(folder: Path) -> bool:
         raise DataError(f"folder {folder} cannot be read: {error.strerror or error}") from error
 
 
-def _image_files(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """All image files below a folder, by their names' endings, in sorted order; hidden ones are left out."""
     found: list[Path] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not _hidden(name))

@@ -1,3 +1,4 @@
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 from fkd_client.extractor import Extractor
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalData, personalise
-from fkd_client.personal_file import load_personal, save_personal
+from fkd_client.personal_file import Origin, load_personal, read_origin, save_personal
 from fkd_client.teacher import train_teacher
 from fkd_common.config import FinetuneScope, PersonalKind
 from fkd_common.errors import DataError, UsageError
@@ -19,6 +20,7 @@ from fkd_common.method.student_layout import initial_student
 from tests.client.conftest import make_blobs
 
 C, D = 4, 16
+ORIGIN = Origin("run", "site-a", ("a", "b", "c", "d"), "ab" * 32)
 
 
 def published(config, moments=True):
@@ -165,21 +167,40 @@ def test_the_end_of_the_extractor_is_fine_tuned_from_cached_block_inputs(config,
 def test_a_saved_personal_model_scores_the_same_bits(config, tmp_path):
     train, val, teacher = client(config)
     model = personalise(published(config), train, val, teacher, config, seed=0)
-    save_personal(model, tmp_path / "personal")
+    save_personal(model, tmp_path / "personal", ORIGIN)
     loaded = load_personal(tmp_path / "personal")
     assert fingerprint(loaded, val.h) == fingerprint(model, val.h)
     assert loaded.val_accuracy == model.val_accuracy
     assert loaded.base.sha256() == model.base.sha256()
+    assert read_origin(tmp_path / "personal") == ORIGIN
 
 
 def test_a_damaged_personal_model_is_refused(config, tmp_path):
     train, val, teacher = client(config, v=0)
     folder = tmp_path / "personal"
-    save_personal(personalise(published(config), train, val, teacher, config, seed=0), folder)
+    save_personal(personalise(published(config), train, val, teacher, config, seed=0), folder, ORIGIN)
     load_personal(folder)
     (folder / "model.safetensors").write_bytes(b"short")
     with pytest.raises(DataError, match="not a readable personal model"):
         load_personal(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"val_accuracy": []}', "[]", "nonsense"])
+def test_a_description_that_is_none_is_refused(config, tmp_path, text):
+    train, val, teacher = client(config, v=0)
+    save_personal(personalise(published(config), train, val, teacher, config, seed=0), tmp_path, ORIGIN)
+    described = json.loads((tmp_path / "model.json").read_text())
+    with_it = json.dumps(described | json.loads(text)) if text.startswith("{") else text
+    (tmp_path / "model.json").write_text(with_it)
+    with pytest.raises(DataError, match="not a readable personal model"):
+        load_personal(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"origin": 3}', "nonsense"])
+def test_a_model_that_does_not_say_where_it_comes_from_is_refused(tmp_path, text):
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(DataError, match="does not say which classes and extractor"):
+        read_origin(tmp_path)
 
 
 def test_an_unknown_candidate_is_refused(config):

@@ -76,7 +76,7 @@ def serve(settings: ServerSettings, cache: Path) -> Iterator[Served]:
         nonlocal port
         server = GrpcServer(run.config.heartbeat_s)
         port = server.listen("127.0.0.1", 0)
-        await server.start(run.service)
+        await server.start(run.service, run.admin)
         ready.set()
         while not stop.is_set():
             await server.tick()

@@ -155,3 +155,24 @@ def test_help_shows_values_as_a_person_types_them(capsys: pytest.CaptureFixture[
     assert "(default: anchors,moments)" in text
     assert "(default: None)" not in text
     assert "Correction." not in text
+
+
+def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FKD_ROUND", "3")
+    with pytest.raises(UsageError, match="FKD_ROUND, which is no setting: did you mean FKD_ROUNDS"):
+        load_settings(ServerSettings, "fkd-server", [])
+
+
+@pytest.mark.parametrize(
+    "name", ["FKD_SERVER", "FKD_DATA", "FKD_DEVICE", "FKD_CACHE", "FKD_FAILPOINT", "FKD_NAME"]
+)
+def test_other_programs_variables_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "x")
+    load_settings(ServerSettings, "fkd-server", [])
+
+
+def test_a_key_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("rounds: 3\nseed: 1\nrounds: 4\n")
+    with pytest.raises(UsageError, match="rounds is there twice"):
+        load_settings(ServerSettings, "fkd-server", ["--config", str(path)])

@@ -17,7 +17,17 @@ import structlog
 
 INSTRUMENTED = ["fkd_common", "fkd_server", "fkd_client", "fkd_shards"]
 MODULES = {
-    "files": ("tensors", "extractor", "model", "prepared", "shard", "npz", "image", "inert_pickle"),
+    "files": (
+        "tensors",
+        "extractor",
+        "model",
+        "exported",
+        "prepared",
+        "shard",
+        "npz",
+        "image",
+        "inert_pickle",
+    ),
     "requests": ("requests",),
     "credentials": ("token", "certificate", "tls_folder", "enrolment"),
     "secure": ("secure_upload", "secure_task"),

@@ -6,14 +6,16 @@ import io
 import json
 import pickle
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from fkd_common.artifacts import BlobStore
+from fkd_common.artifacts import BlobStore, sha256_hex
 from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
+from fkd_common.exported_file import Candidate, ModelFiles, decode_exported, encode_exported
 from fkd_common.extractor_artifact import (
     SPEC_KEY,
     ExtractorSpec,
@@ -107,6 +109,28 @@ def model_seeds(folder: Path) -> dict[str, bytes]:
         "whole": encode_model(ModelParts(header, student, of, anchors, np.zeros((6, 2), np.float32))),
         "plain": encode_model(ModelParts(header, student, of, None, None)),
     }
+
+
+def exported(data: bytes, folder: Path) -> None:
+    files = decode_exported(data)
+    demand(decode_model(files.model).header.published == files.header.candidate, "it holds what it describes")
+    demand(len(files.model) + len(files.extractor) < 3 * len(data) + 4096, "it does not grow by being read")
+
+
+def exported_seeds(folder: Path) -> dict[str, bytes]:
+    weights, _ = split(extractor_seeds(folder)["packed"], 2)
+    seeds = {}
+    for name, blob in model_seeds(folder).items():
+        parts = decode_model(blob)
+        header = parts.header.model_copy(
+            update={
+                "extractor_sha256": sha256_hex(weights),
+                "published": "anchors" if parts.anchor_correction else "student",
+            }
+        )
+        model = encode_model(replace(parts, header=header))
+        seeds[name] = encode_exported(ModelFiles.of("run", model, weights, Candidate.PUBLISHED))
+    return seeds
 
 
 def prepared(data: bytes, folder: Path) -> None:
@@ -205,6 +229,7 @@ TARGETS = (
     Target("tensors", tensors, tensor_seeds),
     Target("extractor", extractor, extractor_seeds),
     Target("model", model, model_seeds),
+    Target("exported", exported, exported_seeds),
     Target("prepared", prepared, prepared_seeds),
     Target("shard", shard, shard_seeds),
     Target("npz", npz, npz_seeds),

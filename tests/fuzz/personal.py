@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from fkd_client.global_model import GlobalModel
 from fkd_client.personal import PersonalModel
-from fkd_client.personal_file import DESCRIPTION_FILE, TENSORS_FILE, load_personal, save_personal
+from fkd_client.personal_file import (
+    DESCRIPTION_FILE,
+    TENSORS_FILE,
+    Origin,
+    load_personal,
+    read_origin,
+    save_personal,
+)
 from fkd_common.config import RunConfig
+from fkd_common.errors import FkdError
 from fkd_common.method.student_layout import initial_student
 
 from .framing import join, split
@@ -20,6 +29,8 @@ def personal(data: bytes, folder: Path) -> None:
     description, tensors = split(data, 2)
     (folder / DESCRIPTION_FILE).write_bytes(description)
     (folder / TENSORS_FILE).write_bytes(tensors)
+    with suppress(FkdError):
+        read_origin(folder)
     model = load_personal(folder)
     model.scores(model.chosen, np.zeros((2, 3), np.float32))
 
@@ -31,7 +42,7 @@ def personal_seeds(folder: Path) -> dict[str, bytes]:
         base=base, config=config, chosen="global", val_accuracy={"global": 0.5, "prior": 0.25},
         log_prior=np.zeros(2), V=None, personal_lambda=float("nan"), teacher=None, gamma=float("nan"), finetuned=None,
     )  # fmt: skip
-    save_personal(model, folder)
+    save_personal(model, folder, Origin("run", "site-a", ("cat", "dog"), "ab" * 32))
     return {"plain": join(*((folder / name).read_bytes() for name in (DESCRIPTION_FILE, TENSORS_FILE)))}
 
 

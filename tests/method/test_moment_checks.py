@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fkd_common.config import MomentFeatures, RunConfig
-from fkd_common.method.moment_checks import OutputLayer, moment_flaw
-from fkd_common.method.moments import accumulate, centre, moment_targets, moment_vector
+from fkd_common.method.moment_checks import OutputLayer, moment_flaw, samples_per_class
+from fkd_common.method.moments import accumulate, centre, moment_targets, moment_vector, pack_symmetric
 from fkd_common.method.privacy import NoiseScale, clip_features, clip_rows
 
 D, WIDTHS, C = 3, (4, 2), 3
@@ -198,3 +198,18 @@ def test_moments_of_the_default_student_pass() -> None:
     sums = accumulate(z, targets - centre(hidden[-1] @ output.weight.T))
     A, B = sums.A.astype(np.float32).astype(float), sums.B.astype(np.float32)
     assert moment_flaw(A, B, n, d, RunConfig(), output) is None
+
+
+@pytest.mark.parametrize("known_block", [0, D + 1])
+def test_moments_tell_how_many_samples_of_each_class_there_are(known_block: int) -> None:
+    upload = honest(40, classes=(0, 2))
+    assert upload.output is not None
+    packed = pack_symmetric(upload.A.astype(np.float32), known_block)
+    counts = samples_per_class(packed, upload.B, upload.n, D, RunConfig().kappa, upload.output)
+    assert counts.sum() == 40
+    assert counts[1] == 0
+    labels = np.random.default_rng(0)  # as in honest(): the same draws, in the same order
+    for width in WIDTHS:
+        labels.normal(size=(40, width))
+    labels.normal(size=(40, D)), labels.normal(size=(C, WIDTHS[-1])), labels.normal(size=C)
+    assert counts.tolist() == np.bincount(labels.choice((0, 2), size=40), minlength=C).tolist()

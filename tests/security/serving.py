@@ -54,7 +54,7 @@ def serving(run: TinyRun, tls: ServerTls | None) -> Iterator[str]:
     async def begin() -> tuple[int, Callable[[], Any]]:
         server = GrpcServer(heartbeat_s=0.2)
         port = server.listen("127.0.0.1", 0, tls)
-        await server.start(run.service)
+        await server.start(run.service, run.admin)
         return port, lambda: server.stop(0.0)
 
     with _in_a_thread(begin) as port:

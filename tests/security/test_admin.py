@@ -15,7 +15,6 @@ from fkd_common.errors import ExitCode, ForbiddenError
 from fkd_common.rpc import ADMIN_METHODS
 from fkd_server.access.identity import UNPROVEN
 from fkd_server.access.tls import ServerTls
-from fkd_server.admin import Admin
 from fkd_server.cli import main
 from fkd_server.run_state import RunState
 from tests.scenario_table import Seen
@@ -87,8 +86,9 @@ def test_an_operator_sees_the_run(run: TinyRun, pki: Pki, capsys: pytest.Capture
         text = capsys.readouterr().out
         assert main([*command, "--json"]) == ExitCode.OK
     told = json.loads(capsys.readouterr().out)
-    assert text.splitlines()[0] == "run run-1: gathering, before the first round"
-    assert text.splitlines()[-1] == "  a: waiting"
+    assert text.splitlines()[0] == "run run-1: gathering, before the first round, served for 0 s"
+    assert text.splitlines()[1] == "1 of 2 clients ready: a"
+    assert text.splitlines()[-1].split() == ["a", "waiting", "0", "s", "ago"]
     assert (told["run_id"], told["state"], told["round"]) == ("run-1", "gathering", -1)
     assert [(client["name"], client["alive"]) for client in told["clients"]] == [("a", True)]
     assert ("admin", "alice", "Status") in [(x["event"], x.get("who"), x.get("method")) for x in logs]
@@ -104,8 +104,8 @@ def test_status_says_who_works_at_what_who_waits_and_who_is_gone(
 
         def states() -> dict[str, str]:
             assert main(["status", "--server", address, "--tls", str(alice)]) == ExitCode.OK
-            lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-            return {name: state for name, _, state in (line.partition(": ") for line in lines)}
+            rows = [line.split() for line in capsys.readouterr().out.splitlines()[-3:]]
+            return {name: " ".join([state, *doing]) for name, state, _, _, _, *doing in rows}
 
         for one in sites.values():
             one.poll()
@@ -115,7 +115,7 @@ def test_status_says_who_works_at_what_who_waits_and_who_is_gone(
         key = sites[asked].key(0, run.coordinator.open.key.phase)  # type: ignore[union-attr]
         sites[asked].call("Heartbeat", key=key, activity="distilling", progress=0.16)
         sites[leaves].call("Leave")
-        assert states() == {asked: "working: distilling 16%", leaves: "gone", waits: "waiting"}
+        assert states() == {asked: "working distilling 16%", leaves: "left", waits: "waiting"}
 
 
 def test_an_operator_stops_the_run(run: TinyRun, pki: Pki, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_without_tls_this_machine_is_the_operator(run: TinyRun, capsys: pytest.C
 def test_without_tls_other_machines_are_not(run: TinyRun, address: str) -> None:
     """Scenario 18: `--insecure` serves runs beyond this machine, not their steering."""
     with pytest.raises(ForbiddenError):
-        Admin(run.service).operator(STOP, UNPROVEN, address)
+        run.admin.operator(STOP, UNPROVEN, address)
 
 
 def test_an_operator_is_told_what_the_command_lacks(

@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> TinyRun:
 async def serving(run: TinyRun, limits: Limits | None = None) -> AsyncIterator[int]:
     server = GrpcServer(heartbeat_s=60.0, limits=limits)
     port = server.listen("127.0.0.1", 0)
-    await server.start(run.service)
+    await server.start(run.service, run.admin)
     try:
         yield port
     finally:

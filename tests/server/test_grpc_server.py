@@ -29,7 +29,7 @@ async def serving(run: TinyRun) -> AsyncIterator[tuple[GrpcTransport, int]]:
     """A started server and a transport to it."""
     server = GrpcServer(heartbeat_s=60.0)
     port = server.listen("127.0.0.1", 0)
-    await server.start(run.service)
+    await server.start(run.service, run.admin)
     transport = GrpcTransport(f"127.0.0.1:{port}")
     try:
         yield transport, port
@@ -260,7 +260,7 @@ def test_a_client_that_comes_too_early_learns_how_far_the_preparation_is(run: Ti
                 with pytest.raises(errors.UnreachableError, match=said) as early:
                     await asyncio.to_thread(site_over, transport, "a")
                 assert early.value.reason == PREPARING
-            await server.start(run.service)
+            await server.start(run.service, run.admin)
             assert (await asyncio.to_thread(site_over, transport, "a")).told.run_id == "run-1"
         finally:
             transport.close()

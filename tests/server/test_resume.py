@@ -39,6 +39,23 @@ def test_an_unfinished_run_goes_on_and_a_finished_one_does_not(prepared: Path) -
         start(prepared, run_id=name)
 
 
+def test_a_finished_run_is_shown_when_asked_for_and_stays_as_it_is(prepared: Path) -> None:
+    """A service that is started again after its run was over has something to serve, and does not begin another."""
+    first = start(prepared)
+    a = Site("a", lambda method, raw: first.service.handle(method, raw) or b"")
+    first.coordinator.abort("enough")
+    first.finish()
+    first.close()
+    summary = (first.folder.path / "summary.json").read_bytes()
+    again = start(prepared, serve=True)
+    assert again.folder.finished
+    assert again.overview.status().state == "aborted"
+    a.answer = lambda method, raw: again.service.handle(method, raw) or b""
+    assert a.poll().finished.detail == "enough"
+    again.close()
+    assert (first.folder.path / "summary.json").read_bytes() == summary
+
+
 def test_a_run_that_ended_without_its_summary_is_finished_by_the_next_process(prepared: Path) -> None:
     first = start(prepared)
     first.coordinator.abort("the disk was full for the rest")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import structlog
 
+from fkd_common.errors import InvalidUploadError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.tensors import encode
 from fkd_server.run_state import RunState
@@ -210,3 +211,45 @@ def test_a_disk_that_refuses_while_a_phase_closes_costs_time_and_nothing_else(tm
     run.service.tick()
     assert run.coordinator.state is RunState.COMPLETED
     assert b.submit_student(1, filled(run.method, 3.0)).duplicate
+
+
+def personal_task(tmp_path: Path, **changes: Any) -> tuple[TinyRun, list[Site]]:
+    run = tiny_run(tmp_path / "run", **{"personal": ("prior",), **changes})
+    sites = [run.site(name) for name in "ab"]
+    for site in sites:
+        site.poll()
+    for site in sites:
+        site.submit_student(1, filled(run.method, 0.5))
+    assert all(site.poll().task.key.phase == PERSONAL for site in sites)
+    return run, sites
+
+
+def test_personal_models_are_scored_together_where_the_run_asks_for_it(tmp_path: Path) -> None:
+    """2 of 2 and 0 of 1 samples: 67 %, for all sites together."""
+    run, (a, b) = personal_task(tmp_path, report_personal=True)
+    a.call("FinishTask", key=a.key(1, PERSONAL), personal_correct=2, num_validation=2)
+    b.call("FinishTask", key=b.key(1, PERSONAL), personal_correct=0, num_validation=1)
+    (record,) = run.rounds()
+    assert record["phases"]["personal"]["validation_accuracy"] == {"personal": 2 / 3}
+    (status,) = run.overview.rounds(0).rounds
+    assert dict(status.validation) == {"personal": 2 / 3}
+
+
+def test_a_site_without_held_out_samples_finishes_without_a_score(tmp_path: Path) -> None:
+    run, sites = personal_task(tmp_path, report_personal=True)
+    for site in sites:
+        site.call("FinishTask", key=site.key(1, PERSONAL))
+    assert "validation_accuracy" not in run.rounds()[0]["phases"]["personal"]
+    assert run.coordinator.state is RunState.COMPLETED
+
+
+def test_personal_scores_nobody_asked_for_are_refused(tmp_path: Path) -> None:
+    _, (a, _) = personal_task(tmp_path)
+    with pytest.raises(InvalidUploadError, match="does not ask for personal scores"):
+        a.call("FinishTask", key=a.key(1, PERSONAL), personal_correct=1, num_validation=2)
+
+
+def test_a_personal_score_is_no_larger_than_its_samples(tmp_path: Path) -> None:
+    _, (a, _) = personal_task(tmp_path, report_personal=True)
+    with pytest.raises(InvalidUploadError, match="3 correct of 2"):
+        a.call("FinishTask", key=a.key(1, PERSONAL), personal_correct=3, num_validation=2)

@@ -15,9 +15,13 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import METHODS, PROTOCOL_VERSION, Method
 from fkd_common.tensors import encode
+from fkd_server.admin import Admin
+from fkd_server.chronicle import Chronicle
 from fkd_server.coordinator import Coordinator
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.method.secure_fkd_rtm import method_for
+from fkd_server.overview import Overview
+from fkd_server.published_files import PublishedFiles
 from fkd_server.run_state import Event, PhaseKey, Position
 from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.spool import UploadSpool
@@ -63,6 +67,9 @@ class TinyRun:
     clock: Clock
     blobs: Path
     uploads: Path
+    chronicle: Chronicle
+    overview: Overview
+    admin: Admin
     events: list[Event] = field(default_factory=list)
 
     def site(self, name: str) -> Site:
@@ -84,7 +91,14 @@ def tiny_run(
     folder: Path, *, anchors: np.ndarray = ANCHORS, classes: tuple[str, ...] = CLASSES, **changes: Any
 ) -> TinyRun:
     """A run in a folder, or, called again, the same run after its coordinator died; artifacts are stand-ins."""
-    clock, events = Clock(), []
+    clock, events, chronicle = Clock(), list[Event](), Chronicle()
+
+    def note(event: Event) -> None:
+        events.append(event)
+        chronicle.events.add(event.name, event.fields)
+        if event.name == "round_closed":
+            chronicle.history.add(event.fields)
+
     folder.mkdir(exist_ok=True)
     store = RunStore.open(folder)
     began = store.description()
@@ -93,7 +107,7 @@ def tiny_run(
         extractor = store.blobs.put(encode({"extractor": np.zeros(5, dtype=np.float32)}))
         began = RunDescription("run-1", config.model_dump(mode="json"), {}, classes, extractor, extractor)
     method = method_for(config)(config, classes, anchors, began.extractor.sha256, store.blobs, store.uploads)
-    coordinator = Coordinator(config, method, store, events.append)
+    coordinator = Coordinator(config, method, store, note)
     if store.description() is None:
         store.begin(began, Position(method=method.snapshot()))
     else:
@@ -103,7 +117,21 @@ def tiny_run(
     identity = RunIdentity("run-1", classes, {"extractor": began.extractor})
     spool = UploadSpool(folder / "spool")
     service = CoordinatorService(identity, coordinator, method, store, spool, clock)
-    return TinyRun(method, coordinator, service, store, clock, folder / "blobs", folder / "uploads", events)
+    overview = Overview(service, chronicle, store, method.embedding_dim)
+    files = PublishedFiles(folder / "model.safetensors", chronicle, began.extractor, store.blobs)
+    return TinyRun(
+        method,
+        coordinator,
+        service,
+        store,
+        clock,
+        folder / "blobs",
+        folder / "uploads",
+        chronicle,
+        overview,
+        Admin(service, overview, files),
+        events,
+    )
 
 
 class Site:

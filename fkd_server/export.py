@@ -1,0 +1,115 @@
+"""`fkd-server export`: the published model with its extractor as one file that takes raw images."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+from fkd_common.artifacts import sha256_hex, write_atomically
+from fkd_common.errors import ExitCode, UsageError
+from fkd_common.exported_file import Candidate, ModelFiles, encode_exported
+from fkd_common.program import OneSentenceParser
+from fkd_server.model_sources import from_coordinator, from_folder, newest_run
+from fkd_server.operator_call import Operator
+
+
+class Format(StrEnum):
+    """What a model can be exported as."""
+
+    SAFETENSORS = "safetensors"
+    """Tensors and their description: what `fkd-client predict --model` takes."""
+    ONNX = "onnx"
+    TORCHSCRIPT = "torchscript"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the file; returns the exit code.
+
+    Raises:
+        FkdError: There is no model, it has no such candidate, or the file cannot be written.
+    """
+    given = _parser().parse_args(arguments)
+    out: Path = given.out
+    _check_out(out, force=given.force)
+    encode = _encoder(Format(given.format))
+    files = _files(given)
+    blob = encode(files)
+    try:
+        write_atomically(out, blob)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    header = files.header
+    print(
+        f"{out}: {len(blob):,} bytes, sha256 {sha256_hex(blob)}\n"
+        f"run {header.run_id}, candidate {header.candidate}, {len(header.classes)} classes; takes uint8 images of "
+        f"shape N×3×{header.image_size}×{header.image_size}, gives scores and probabilities"
+    )
+    return ExitCode.OK
+
+
+def _parser() -> OneSentenceParser:
+    parser = OneSentenceParser(
+        prog="fkd-server export",
+        description="Write the published model with its extractor as one file that takes raw images.",
+    )
+    parser.add_argument("--format", choices=list(Format), default=Format.SAFETENSORS, help="(safetensors)")
+    parser.add_argument("--out", type=Path, required=True, help="file to write")
+    parser.add_argument("--force", action="store_true", help="replace --out if it is there")
+    parser.add_argument(
+        "--candidate",
+        choices=list(Candidate),
+        default=Candidate.PUBLISHED,
+        help="whose scores the file gives (published: the winner of the vote)",
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--run", type=Path, help="folder of a run (default: the newest under ./run with a model)"
+    )
+    source.add_argument("--server", help="fetch the model from this coordinator, HOST:PORT, instead")
+    parser.add_argument(
+        "--tls",
+        type=Path,
+        default=os.environ.get("FKD_TLS") or None,
+        help="with --server: folder of an operator's certificate (default: $FKD_TLS, else plain text)",
+    )
+    return parser
+
+
+def _check_out(out: Path, *, force: bool) -> None:
+    if out.is_dir() or not out.parent.is_dir():
+        raise UsageError(f"--out {out}: expected a file in a folder that exists")
+    if out.exists() and not force:
+        raise UsageError(f"--out {out} exists: choose another file, or replace it with --force")
+
+
+def _files(given: argparse.Namespace) -> ModelFiles:
+    candidate = Candidate(given.candidate)
+    if given.server is None:
+        return from_folder(given.run or newest_run(), candidate)
+    with Operator(given.server, given.tls) as operator:
+        return from_coordinator(operator, candidate)
+
+
+def _encoder(wanted: Format) -> Callable[[ModelFiles], bytes]:
+    """What makes a format; a missing package is noticed before anything is fetched.
+
+    Raises:
+        UsageError: A package of the extra `export` is missing.
+        ModuleNotFoundError: torch is missing.
+    """
+    if wanted is Format.SAFETENSORS:
+        return encode_exported
+    if wanted is Format.TORCHSCRIPT:
+        from fkd_client.torchscript import as_torchscript
+
+        return as_torchscript
+    try:
+        from fkd_client.onnx_file import as_onnx
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("onnx"):
+            raise
+        raise UsageError(f"{error.name} is not installed here: pip install 'fkd[export]'") from error
+    return as_onnx

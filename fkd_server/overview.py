@@ -1,0 +1,148 @@
+"""A run as an operator sees it: the answers of fkd.v1.Admin, the page and the metrics all come from here; read only.
+
+Safe to use from any thread. Looking at the state machine waits for the call or the step that is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib.metadata import version
+
+from fkd_common.ledger import PHASE_NAMES, ByteCount
+from fkd_common.pb import admin_pb2 as pb
+from fkd_server.chronicle import Chronicle
+from fkd_server.coordinator import WAITING, Coordinator
+from fkd_server.run_state import ClientRecord
+from fkd_server.service import CoordinatorService
+from fkd_server.store import RunStore
+
+ROUNDS_PAGE = 100
+LEDGER_PAGE = 1000
+
+
+class Overview:
+    """What can be asked of a run at work."""
+
+    def __init__(
+        self,
+        service: CoordinatorService,
+        chronicle: Chronicle,
+        store: RunStore,
+        embedding_dim: int,
+    ) -> None:
+        """Look on.
+
+        Args:
+            service: Answers for the state machine and the bytes.
+            chronicle: Has what happened.
+            store: Knows every upload that counted.
+            embedding_dim: Width of the extractor's output, which a full model's last layer would read.
+        """
+        self._service = service
+        self._chronicle = chronicle
+        self._store = store
+        self._version = version("fkd")
+        self._config_sha256, self._started = service.look(lambda run, now: (run.config.sha256(), now))
+        num_classes = len(service.identity.classes)
+        layer = 4 * (embedding_dim + 1) * num_classes
+        self._full_model_bytes = service.identity.artifacts["extractor"].size + layer
+
+    def status(self) -> pb.StatusResponse:
+        """Where the run stands, and who takes part."""
+        history, identity = self._chronicle.history, self._service.identity
+        answer = self._service.look(self._where_it_stands)
+        answer.run_id, answer.version = identity.run_id, self._version
+        answer.config_sha256 = self._config_sha256
+        answer.classes.extend(identity.classes)
+        answer.rounds_done = history.count()
+        if (scored := history.last_scored()) is not None:
+            answer.last_scored.CopyFrom(scored)
+        if (model := self._chronicle.model) is not None:
+            published = pb.PublishedModel(sha256=model.sha256, round=model.round, published=model.published)
+            answer.model.CopyFrom(published)
+        uploads, by_client = self._store.uploads_by_client(), self._service.ledger.by_client()
+        answer.bytes.CopyFrom(_totals(by_client.values()))
+        for phase, count in self._service.ledger.by_phase().items():
+            answer.bytes_by_phase[phase].CopyFrom(_totals([count]))
+        for client in answer.clients:
+            tally = history.client(client.name)
+            client.uploads = uploads.get(client.name, 0)
+            client.missed, client.samples = tally.missed, tally.samples
+            client.reliability, client.weight = tally.reliability, tally.weight
+            client.class_counts.extend(tally.class_counts)
+            client.fedavg_bytes = 2 * tally.students * self._full_model_bytes
+            client.bytes.CopyFrom(_totals([by_client.get(client.name, ByteCount())]))
+            answer.fedavg_bytes += client.fedavg_bytes
+        return answer
+
+    def rounds(self, first: int) -> pb.RoundsResponse:
+        """Rounds that are over, from the one with that number on."""
+        return pb.RoundsResponse(rounds=self._chronicle.history.rounds(first, ROUNDS_PAGE))
+
+    def ledger(self, offset: int) -> pb.LedgerResponse:
+        """Rows of the ledger, after the first so many."""
+        rows = self._service.ledger.rows()[offset : offset + LEDGER_PAGE]
+        return pb.LedgerResponse(
+            rows=[
+                pb.LedgerRow(client=key.client, round=key.round, phase=key.phase, bytes=_totals([count]))
+                for key, count in rows
+            ]
+        )
+
+    def events(self, after: int) -> pb.EventsResponse:
+        """What happened after the event of that number."""
+        return pb.EventsResponse(events=self._chronicle.events.after(after))
+
+    def _where_it_stands(self, coordinator: Coordinator, now: float) -> pb.StatusResponse:
+        phase = coordinator.open
+        return pb.StatusResponse(
+            state=coordinator.state.value,
+            round=coordinator.round,
+            rounds=coordinator.config.rounds,
+            phase=PHASE_NAMES[phase.key.phase] if phase is not None else "",
+            waiting_for=coordinator.waiting_for(now),
+            paused=bool(coordinator.paused_by),
+            serving_s=now - self._started,
+            deadline_s=max(0.0, phase.deadline - now) if phase is not None else None,
+            min_clients=coordinator.config.min_clients,
+            participants=coordinator.participants,
+            answered=sorted(phase.uploads) if phase is not None else (),
+            clients=[
+                _client_status(client, coordinator, now)
+                for _, client in sorted(coordinator.attendance.clients.items())
+            ],
+        )
+
+
+def _client_status(client: ClientRecord, coordinator: Coordinator, now: float) -> pb.ClientStatus:
+    state = _state(client, coordinator)
+    working = state == "working" and client.activity != WAITING
+    return pb.ClientStatus(
+        name=client.name,
+        alive=client.alive,
+        ready=state == "waiting",
+        state=state,
+        activity=client.activity if working else "",
+        progress=client.progress if working else 0.0,
+        last_seen_s=max(0.0, now - client.last_seen),
+    )
+
+
+def _state(client: ClientRecord, coordinator: Coordinator) -> str:
+    phase = coordinator.open
+    if not client.alive:
+        return "left" if client.left else "gone"
+    if phase is not None and client.name in phase.failed:
+        return "failed"
+    if phase is not None and client.name in phase.uploads:
+        return "answered"
+    asked = phase is not None and client.name in coordinator.participants
+    return "waiting" if client.activity == WAITING and not asked else "working"
+
+
+def _totals(counts: Iterable[ByteCount]) -> pb.ByteTotals:
+    total = ByteCount()
+    for count in counts:
+        total.add(count)
+    return pb.ByteTotals(**asdict(total))

@@ -1,0 +1,150 @@
+"""What /metrics reads from the run when it is asked; counts nothing itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from fkd_common.ledger import Ledger
+from fkd_common.pb import admin_pb2 as pb
+from fkd_server.overview import Overview
+from fkd_server.web.metric_table import BY_NAME, CLIENT_STATES, STATES, Kind
+
+Series = Mapping[tuple[str, ...], float]
+"""Values by label values."""
+
+_SCORED_ROUNDS = 20
+"""Among the last so many rounds the last accuracy is looked for: evaluations may lag."""
+
+
+class RunCollector(Collector):
+    """Reads a run; in whatever thread asks."""
+
+    def __init__(
+        self,
+        overview: Overview,
+        ledger: Ledger,
+        folder: Path,
+        certificate_ends: Callable[[], datetime] | None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            overview: Where the run stands.
+            ledger: Its bytes.
+            folder: Its files.
+            certificate_ends: When the coordinator's certificate does; None without TLS.
+        """
+        self._overview = overview
+        self._ledger = ledger
+        self._folder = folder
+        self._certificate_ends = certificate_ends
+
+    def collect(self) -> Iterable[Family]:
+        """All metrics of the run, as one moment has them."""
+        status = self._overview.status()
+        found = {
+            **_of_run(status),
+            **_of_clients(status),
+            **self._of_bytes(status),
+            **self._of_models(status),
+        }
+        if self._certificate_ends is not None:
+            found["fkd_certificate_expiry_timestamp_seconds"] = {(): self._certificate_ends().timestamp()}
+        return [_family(name, series) for name, series in found.items()]
+
+    def _of_bytes(self, status: pb.StatusResponse) -> dict[str, Series]:
+        free = os.statvfs(self._folder)
+        return {
+            "fkd_bytes_total": {
+                (phase, direction, kind): getattr(count, f"{kind}_{direction}")
+                for phase, count in self._ledger.by_phase().items()
+                for direction in ("up", "down")
+                for kind in ("payload", "message")
+            },
+            "fkd_wasted_bytes_total": {(): status.bytes.wasted},
+            "fkd_fedavg_bytes_total": {(): status.fedavg_bytes},
+            "fkd_blob_store_bytes": {(): sum(_sizes(self._folder / name for name in ("blobs", "uploads")))},
+            "fkd_disk_free_bytes": {(): free.f_bavail * free.f_frsize},
+        }
+
+    def _of_models(self, status: pb.StatusResponse) -> dict[str, Series]:
+        accuracy: Mapping[str, float] = {}
+        validation: Mapping[str, float] = {}
+        for each in self._overview.rounds(max(0, status.round - _SCORED_ROUNDS)).rounds:
+            accuracy, validation = each.accuracy or accuracy, each.validation or validation
+        return {"fkd_accuracy": _labelled(accuracy), "fkd_validation_accuracy": _labelled(validation)}
+
+
+class ReadyCollector(Collector):
+    """Tells whether there is a run to read."""
+
+    def __init__(self, unready: Callable[[], str]) -> None:
+        self._unready = unready
+
+    def collect(self) -> Iterable[Family]:
+        """One metric."""
+        return [_family("fkd_ready", {(): float(not self._unready())})]
+
+
+def watch_process(registry: CollectorRegistry, unready: Callable[[], str]) -> None:
+    """What there is to tell of a coordinator before it has a run."""
+    ProcessCollector(registry=registry)
+    registry.register(ReadyCollector(unready))
+
+
+def _of_run(status: pb.StatusResponse) -> dict[str, Series]:
+    found: dict[str, Series] = {
+        "fkd_run_info": {(status.run_id, status.version, status.config_sha256[:12]): 1.0},
+        "fkd_run_state": {(state,): float(state == status.state) for state in STATES},
+        "fkd_paused": {(): float(status.paused)},
+        "fkd_round": {(): status.round},
+        "fkd_rounds_planned": {(): status.rounds},
+        "fkd_rounds_done_total": {(): status.rounds_done},
+        "fkd_phase_open": {(status.phase,): 1.0} if status.phase else {},
+        "fkd_phase_participants": {(): len(status.participants)},
+        "fkd_phase_answered": {(): len(status.answered)},
+        "fkd_deadline_seconds": {(): status.deadline_s} if status.HasField("deadline_s") else {},
+    }
+    return found
+
+
+def _of_clients(status: pb.StatusResponse) -> dict[str, Series]:
+    states = [client.state for client in status.clients]
+    return {
+        "fkd_clients": {(state,): states.count(state) for state in CLIENT_STATES},
+        "fkd_clients_needed": {(): status.min_clients},
+        "fkd_client_up": {(client.name,): float(client.alive) for client in status.clients},
+        "fkd_uploads_total": {(): sum(client.uploads for client in status.clients)},
+        "fkd_missed_tasks_total": {(): sum(client.missed for client in status.clients)},
+    }
+
+
+def _labelled(values: Mapping[str, float]) -> Series:
+    return {(name,): value for name, value in sorted(values.items())}
+
+
+def _family(name: str, series: Series) -> Family:
+    metric = BY_NAME[name]
+    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = kind(name, metric.meaning, labels=metric.labels)
+    for labels, value in series.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _sizes(folders: Iterable[Path]) -> Iterator[int]:
+    """Of the files that are there; a run that is over removes some folders, and a run at work files."""
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    yield entry.stat().st_size

@@ -1,0 +1,285 @@
+"""The second port as a server: paths, headers and limits; what is shown comes from elsewhere.
+
+GET and HEAD only, and POST /login: nothing here changes the run. Without a token or an operator's certificate a caller
+from another machine gets /livez, /readyz and the log-in form with its style, which are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from fkd_common.errors import (
+    FkdError,
+    InvalidUploadError,
+    NotFoundError,
+    PortInUseError,
+    UnauthenticatedError,
+)
+from fkd_common.message_json import as_json
+from fkd_server.overview import Overview
+from fkd_server.web.access import Gate
+from fkd_server.web.answers import add_headers, http_log, json_answer, plain, read_page, refusal, see_other
+from fkd_server.web.connections import Doors
+from fkd_server.web.downloads import send_download
+from fkd_server.web.https import Https
+from fkd_server.web.limits import BACKLOG, MAX_BODY_BYTES, MAX_HEADERS, MAX_LINE_BYTES, WebLimits
+from fkd_server.web.login import LogIn
+from fkd_server.web.look import Look
+from fkd_server.web.stream import Stream
+
+PAGE_FOLDER = Path(__file__).parent / "page"
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class WebServer:
+    """Serves the second port in the coordinator's event loop; it listens before there is a run to show."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        look: Look,
+        registry: CollectorRegistry,
+        https: Https | None = None,
+        limits: WebLimits | None = None,
+    ) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            gate: Decides who may look.
+            look: Asks the run.
+            registry: The metrics.
+            https: For TLS.
+            limits: What callers may hold.
+        """
+        self._gate = gate
+        self._look = look
+        self._registry = registry
+        self._https = https
+        self._log_in = LogIn(gate, secure=https is not None)
+        self._limits = limits = limits or WebLimits()
+        self._stream = Stream(look, limits)
+        self._page = read_page(PAGE_FOLDER)
+        self._log = structlog.get_logger()
+        app = web.Application(middlewares=[self._in_time], client_max_size=MAX_BODY_BYTES)
+        app.on_response_prepare.append(add_headers)
+        app.add_routes(self._routes())
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=http_log(),
+            handler_cancellation=True,
+            keepalive_timeout=limits.idle_s,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_LINE_BYTES,
+            max_headers=MAX_HEADERS,
+            lingering_time=1.0,
+            auto_decompress=False,
+            shutdown_timeout=1.0,
+        )
+        self.address = ""
+        """HOST:PORT, once it listens."""
+        self._listening: asyncio.Server | None = None
+        self._doors: Doors | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on an address (port 0: a free one).
+
+        Raises:
+            PortInUseError: The address cannot be bound.
+        """
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._doors = Doors(self._runner.server, self._https, self._limits)
+        try:
+            self._listening = await asyncio.get_running_loop().create_server(
+                self._doors, host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise PortInUseError(
+                f"cannot listen on {host}:{port}: the port is taken or not allowed ({error.strerror or error}); choose "
+                "another with --http-port, or 0 for none"
+            ) from error
+        bound = self._listening.sockets[0].getsockname()[1]
+        self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+    def show(self, overview: Overview, metrics: Collector) -> None:
+        """From now on there is a run to show."""
+        self._look.show(overview)
+        self._registry.register(metrics)
+
+    async def stop(self) -> None:
+        """End streams, let answers that are under way finish, stop listening."""
+        self._stream.close()
+        if self._listening is not None:
+            self._listening.close()
+        if self._doors is not None:
+            self._doors.close()
+        await self._runner.cleanup()
+        self._look.close()
+
+    def _routes(self) -> list[web.RouteDef]:
+        for_all: dict[str, _Handler] = {
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+            "/login": self._login_form,
+            "/static/{name}": self._static,
+        }
+        for_viewers: dict[str, _Handler] = {
+            "/": self._index,
+            "/metrics": self._metrics,
+            "/api/status": self._answering(lambda overview, number: overview.status()),
+            "/api/rounds": self._answering(lambda overview, number: overview.rounds(number), "first"),
+            "/api/ledger": self._answering(lambda overview, number: overview.ledger(number), "offset"),
+            "/api/events": self._answering(lambda overview, number: overview.events(number), "after"),
+            "/download/{name}": self._download,
+        }
+        routes = [web.get(path, self._for_anyone(handler)) for path, handler in for_all.items()]
+        routes += [web.get(path, self._for_viewers(handler)) for path, handler in for_viewers.items()]
+        routes.append(web.get("/api/stream", self._for_viewers(self._watch), allow_head=False))
+        routes.append(web.post("/login", self._for_anyone(self._log_in.answer)))
+        return routes
+
+    # -- who and how long -------------------------------------------------------------------------
+
+    @web.middleware
+    async def _in_time(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Make and send an answer in time: else a peer that takes nothing would hold its connection for good.
+
+        Viewers' streams and downloads go on for longer, and see to it themselves, piece by piece.
+        """
+        if request.path.startswith(("/api/stream", "/download/")):
+            return await self._refusing(request, handler)
+        try:
+            async with asyncio.timeout(self._limits.answer_s):
+                response = await self._refusing(request, handler)
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            return plain(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too slow"
+            )  # for the form: nobody is there to take it
+        return response
+
+    async def _refusing(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Turn errors into answers."""
+        try:
+            return await handler(request)
+        except web.HTTPException as error:  # no such path, another method, too large a body
+            return plain(
+                error.status, f"{error.reason}: {request.method} {request.path[:200]}", error.headers
+            )
+        except FkdError as error:
+            return refusal(request, error)
+        except ConnectionError:
+            raise  # it went away
+        except Exception as error:  # a bug here ends neither the run nor the log's form
+            self._log.error("look_failed", path=request.path[:200], detail=repr(error))
+            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a bug: the coordinator's log says more")
+
+    def _for_anyone(self, handler: _Handler) -> _Handler:
+        """On loopback: for this machine only, whatever is asked."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if self._gate.on_loopback:
+                self._admit(request)
+            return await handler(request)
+
+        return answer
+
+    def _for_viewers(self, handler: _Handler) -> _Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                self._admit(request)
+            except UnauthenticatedError:
+                if self._gate.takes_token and "text/html" in request.headers.get("Accept", ""):
+                    return see_other("/login")
+                raise
+            return await handler(request)
+
+        return answer
+
+    def _admit(self, request: web.Request) -> None:
+        """See who looks.
+
+        Raises:
+            FkdError: The caller may not; it is in the log.
+        """
+        try:
+            self._gate.viewer(request)
+        except FkdError as error:
+            self._log.warning(
+                "look_refused", path=request.path[:200], address=request.remote, reason=error.reason
+            )
+            raise
+        if self._doors is not None and not self._gate.on_loopback:
+            self._doors.trust(request.transport)
+
+    # -- for all ----------------------------------------------------------------------------------
+
+    async def _livez(self, request: web.Request) -> web.StreamResponse:
+        return plain(HTTPStatus.OK, "ok")
+
+    async def _readyz(self, request: web.Request) -> web.StreamResponse:
+        if why := self._look.unready():
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, why)
+        return plain(HTTPStatus.OK, "ok")
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        return self._file(request.match_info["name"], html=False)
+
+    async def _login_form(self, request: web.Request) -> web.StreamResponse:
+        return self._file("login.html", html=True)
+
+    # -- for viewers ------------------------------------------------------------------------------
+
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        return self._file("index.html", html=True)
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        body = await self._look.think(lambda: encode(self._registry))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    def _answering(self, question: Callable[[Overview, int], Any], parameter: str = "") -> _Handler:
+        """The answer of the run as JSON; with a parameter, from a number on."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            number = _number(request, parameter) if parameter else 0
+            return await self._look.ask(lambda overview: json_answer(as_json(question(overview, number))))
+
+        return answer
+
+    async def _download(self, request: web.Request) -> web.StreamResponse:
+        return await send_download(request.match_info["name"], request, self._look, self._limits.answer_s)
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        return await self._stream.serve(request, self._gate.viewer)
+
+    def _file(self, name: str, *, html: bool) -> web.Response:
+        if name not in self._page or html != name.endswith(".html"):
+            raise NotFoundError(f"no file {name[:80]!r}")
+        content_type, body = self._page[name]
+        return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-cache"})
+
+
+def _number(request: web.Request, parameter: str) -> int:
+    given = request.query.get(parameter, "0")
+    if not (given.isascii() and given.isdecimal() and len(given) <= 10):
+        raise InvalidUploadError(
+            f"{parameter} = {given[:40]!r}: expected a whole number from 0 on", reason="MALFORMED"
+        )
+    return int(given)

@@ -1,0 +1,99 @@
+"""From the coordinator's settings to its second port: where it listens, over TLS or not, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from fkd_common.errors import PortInUseError, UsageError
+from fkd_server.access.tls import ServerTls
+from fkd_server.run import Run
+from fkd_server.settings import ServerSettings
+from fkd_server.web.access import Gate, read_look_token
+from fkd_server.web.https import Https
+from fkd_server.web.look import Look
+from fkd_server.web.meters import Meters
+from fkd_server.web.metrics import RunCollector, watch_process
+from fkd_server.web.server import WebServer
+
+PORTS_AFTER = 2
+"""The default port is so many after the main one; the one between is for new clients."""
+MAX_PORT = 65535
+
+
+class SecondPort:
+    """What is counted for it, and the server behind it, if there is one."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.meters = Meters(self._registry)
+        self._server: WebServer | None = None
+        self._tls: ServerTls | None = None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT; empty where there is none."""
+        return self._server.address if self._server is not None else ""
+
+    async def start(
+        self, settings: ServerSettings, tls: ServerTls | None, unready: Callable[[], str]
+    ) -> None:
+        """Listen, unless there is to be no port, or the default one is taken.
+
+        Args:
+            settings: Where, and for whom.
+            tls: The coordinator's credentials.
+            unready: Why the run is not served, in a few words; empty while it is.
+
+        Raises:
+            UsageError: It would show the run to people who prove nothing, or in plain text.
+            PortInUseError: The port that was asked for is taken.
+        """
+        if settings.http_port == 0:
+            return
+        self._tls = tls
+        watch_process(self._registry, unready)
+        server = _server(settings, tls, Look(unready), self._registry)
+        try:
+            await server.start(settings.http_host, settings.http_port or _default_port(settings.port))
+        except PortInUseError as error:
+            if settings.http_port is not None:
+                raise
+            structlog.get_logger().warning("http_port_taken", detail=str(error))
+            return
+        self._server = server
+
+    def show(self, run: Run) -> None:
+        """From now on there is a run."""
+        run.recorder.watch(self.meters.on_event)
+        if self._server is not None:
+            ends = self._tls.expires if self._tls is not None else None
+            metrics = RunCollector(run.overview, run.service.ledger, run.folder.path, ends)
+            self._server.show(run.overview, metrics)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            await self._server.stop()
+
+
+def _server(
+    settings: ServerSettings, tls: ServerTls | None, look: Look, registry: CollectorRegistry
+) -> WebServer:
+    host, token = settings.http_host, settings.http_token
+    gate = Gate(host, read_look_token(token.get_secret_value()) if token is not None else None, tls)
+    if gate.on_loopback:
+        return WebServer(gate, look, registry, None)
+    if tls is None and not settings.insecure:
+        raise UsageError(
+            f"--http-host {host} would serve plain text beyond this machine: give --tls FOLDER (made by "
+            "`fkd-server certs init`), tunnel to 127.0.0.1 instead, or say --insecure inside a network you trust"
+        )
+    return WebServer(gate, look, registry, Https(tls) if tls is not None else None)
+
+
+def _default_port(main: int) -> int:
+    """Where any main port is good, any other is too."""
+    return main + PORTS_AFTER if 0 < main <= MAX_PORT - PORTS_AFTER else 0

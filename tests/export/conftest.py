@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .finished_run import FinishedRun, finished_run
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return finished_run(tmp_path_factory.getbasetemp() / "finished-run")
