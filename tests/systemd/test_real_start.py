@@ -1,0 +1,175 @@
+"""The units as installed, started by a real systemd, with everything they forbid."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from fkd_common.errors import ExitCode
+
+from ..e2e.programs import SMALL
+from .box import Box
+from .conftest import PYTHON, readable_by
+
+BIN = "/opt/fkd/venv/bin"
+UNITS = "etc/systemd/system"
+SERVER, SITE_A, SITE_B = "fkd-server.service", "fkd-client@a.service", "fkd-client@b.service"
+AS_SERVICE = [
+    "systemd-run", "--quiet", "--pipe", "--wait", "-p", "DynamicUser=yes", "-p", "User=fkd-server",
+    "-p", "StateDirectory=fkd-server", "-p", "WorkingDirectory=/var/lib/fkd-server",
+    *(f"--property={line}" for line in PYTHON), f"{BIN}/fkd-server",
+]  # fmt: skip
+"""What server.env says about commands of the service's own authority."""
+
+
+class Machine:
+    """A machine on which the coordinator and two sites are installed."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        for arguments in (["server"], ["client", "a", "b"]):
+            box.run("env", f"FKD_BIN={BIN}", "/opt/checkout/deploy/systemd/install.sh", *arguments)
+        self._shipped = {path.name: path.read_text() for path in (box.root / "etc/fkd").glob("*.env")}
+        for name in ("a", "b"):
+            readable_by(box, "fkd-data", box.root / "srv/fkd" / name)
+            self.configure(f"client-{name}", FKD_THREADS="1", FKD_PATIENCE_S="30")
+        self.drop_in(SERVER, "sooner", "RestartSec=100ms")
+
+    def configure(self, name: str, **settings: str) -> None:
+        """The settings as shipped, and these, in place of those before."""
+        small = zip(SMALL[::2], SMALL[1::2], strict=True) if name == "server" else ()
+        method = {f"FKD_{flag[2:].upper().replace('-', '_')}": value for flag, value in small}
+        lines = [f"{key}={value}\n" for key, value in {**method, **settings}.items()]
+        (self.box.root / f"etc/fkd/{name}.env").write_text(self._shipped[f"{name}.env"] + "".join(lines))
+
+    def drop_in(self, unit: str, name: str, *lines: str) -> None:
+        """Add a drop-in to a unit."""
+        path = self.box.root / UNITS / f"{unit}.d" / f"{name}.conf"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(["[Service]", *lines, ""]))
+        self.box.run("systemctl", "daemon-reload")
+
+    def events(self, unit: str, name: str) -> list[dict[str, Any]]:
+        """The events of that name in a unit's journal."""
+        lines = [json.loads(line) for line in self.box.journal(unit).splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+
+@pytest.fixture(scope="module")
+def installed(box: Box) -> Machine:
+    return Machine(box)
+
+
+@pytest.fixture
+def machine(installed: Machine) -> Machine:
+    """The machine, with nothing at work and no memory of what failed."""
+    box = installed.box
+    box.run("systemctl", "stop", SITE_A, SITE_B, SERVER, "fkd-server-tls.path")
+    box.run("systemctl", "reset-failed")
+    box.run("journalctl", "--rotate", "--vacuum-time=1us")
+    return installed
+
+
+def test_a_server_whose_settings_are_wrong_does_not_start_and_is_not_started_again(machine: Machine) -> None:
+    machine.configure("server", FKD_PREPARED="/srv/fkd/nothing")
+    assert "failed" in machine.box.run("systemctl", "start", SERVER, check=False)
+    assert machine.box.property(SERVER, "ExecMainStatus") == str(int(ExitCode.DATA))
+    assert machine.box.property(SERVER, "ActiveState") == "failed"
+    assert machine.box.property(SERVER, "NRestarts") == "0"
+
+
+def test_a_killed_server_goes_on_with_its_run_and_its_client_stays(machine: Machine) -> None:
+    box = machine.box
+    machine.configure(
+        "server", FKD_RUN_ID="killed", FKD_MIN_CLIENTS="1", FKD_ROUNDS="5000", FKD_RESIDUAL_EVERY="2500"
+    )
+    box.start(SERVER, SITE_A)
+    box.wait_until(SERVER, "StatusText", "run killed: round 3")
+    client = box.property(SITE_A, "MainPID")
+
+    box.run("systemctl", "kill", "--signal=KILL", SERVER)
+    box.wait_until(SERVER, "NRestarts", "1")
+    box.wait_until(SERVER, "StatusText", "run killed: round")
+    assert [event["run"] for event in machine.events(SERVER, "serving")] == ["killed", "killed"]
+    assert machine.events(SERVER, "run_resumed")[0]["round"] >= 3
+    assert box.property(SITE_A, "MainPID") == client
+    assert re.search('Status: "run killed: .*"', box.run("systemctl", "status", "--no-pager", SERVER))
+
+    box.run("systemctl", "stop", SITE_A, SERVER)
+    for unit in (SERVER, SITE_A):
+        assert box.property(unit, "Result") == "success", box.journal(unit)
+    assert machine.events(SERVER, "kept")
+    private = [box.root / "var/lib/private/fkd-server/run/killed", box.root / "var/lib/private/fkd-client/a"]
+    assert [path.stat().st_mode & 0o777 for path in private] == [0o700, 0o700]
+
+
+def test_a_server_that_is_stuck_is_ended_says_where_and_goes_on(machine: Machine) -> None:
+    machine.configure("server", FKD_RUN_ID="stuck")
+    machine.drop_in(SERVER, "impatient", "WatchdogSec=3s", "TimeoutAbortSec=20s")
+    try:
+        machine.box.start(SERVER)
+        machine.box.run("systemctl", "kill", "--signal=STOP", SERVER)
+        machine.box.wait_until(SERVER, "NRestarts", "1")
+        machine.box.wait_until(SERVER, "ActiveState", "active")
+    finally:
+        machine.drop_in(SERVER, "impatient")
+    assert "Watchdog timeout" in machine.box.journal(SERVER)
+    assert re.search(r"fkd_server/serve\.py\W+line", machine.box.journal(SERVER))
+    assert machine.events(SERVER, "run_resumed")
+
+
+def test_a_revoked_certificate_restarts_the_server_and_ends_its_client(machine: Machine) -> None:
+    box = machine.box
+    certs = [f"{BIN}/fkd-server", "certs"]
+    box.run(*certs, "init", "--host", "localhost", "--tls", "/etc/fkd/tls")
+    box.run(*certs, "issue", "a", "--out", "/etc/fkd/client-a-tls", "--tls", "/etc/fkd/tls")
+    machine.configure("server", FKD_RUN_ID="revoked", FKD_TLS=f"/run/credentials/{SERVER}")
+    machine.configure(
+        "client-a", FKD_TLS=f"/run/credentials/{SITE_A}", FKD_SERVER="localhost:50051", FKD_PATIENCE_S="30"
+    )
+    box.start("fkd-server-tls.path", SERVER, SITE_A)
+    box.wait_until(SERVER, "StatusText", "ready: a")
+
+    box.run(*certs, "revoke", "a", "--tls", "/etc/fkd/tls")
+    box.wait_until(SITE_A, "ActiveState", "failed")
+    assert box.property(SITE_A, "ExecMainStatus") == str(int(ExitCode.REJECTED))
+    assert "has been revoked" in box.journal(SITE_A)
+    assert machine.events(SERVER, "run_resumed")
+    assert box.property(SERVER, "NRestarts") == "0"
+
+
+def test_a_site_that_joins_with_a_token_takes_part_until_the_run_is_over_and_scored(machine: Machine) -> None:
+    box = machine.box
+    box.run(*AS_SERVICE, "certs", "init", "--host", "localhost")
+    token = box.root / "etc/fkd/client-b.token"
+    token.touch(mode=0o600)
+    token.write_text(box.run(*AS_SERVICE, "token", "create", "b"))
+    scoring = box.root / UNITS / f"{SERVER}.d/torch.conf"
+    scoring.write_text(scoring.with_name("torch.conf.example").read_text())
+    box.run("systemctl", "daemon-reload")
+    machine.configure(
+        "server",
+        FKD_RUN_ID="joined",
+        FKD_TLS="/var/lib/fkd-server/tls",
+        FKD_TEST="/srv/fkd/test",
+        FKD_MIN_CLIENTS="1",
+        FKD_ROUNDS="1",
+    )
+    machine.configure(
+        "client-b",
+        FKD_JOIN=f"@/run/credentials/{SITE_B}/join-token",
+        FKD_TLS="/var/lib/fkd-client/b/tls",
+        FKD_SERVER="localhost:50051",
+    )
+    box.start(SERVER, SITE_B)
+    for unit in (SITE_B, SERVER):
+        box.wait_until(unit, "ActiveState", "inactive")
+        assert box.property(unit, "Result") == "success", box.journal(unit)
+        assert box.property(unit, "NRestarts") == "0"
+    assert machine.events(SERVER, "saved")[0]["accuracy"] > 0
+    kept = box.root / "var/lib/private/fkd-client/b"
+    assert (kept / "tls/key.pem").stat().st_mode & 0o777 == 0o600
+    assert (kept / "run/joined/client-b/model.safetensors").exists()
