@@ -1,4 +1,4 @@
-# demo, test, faults, soak, fuzz, check, proto and bench-*: every one works from a fresh clone.
+# demo, test, faults, deploy-check, three-hospitals, soak, fuzz, check, proto and bench-*: every one works from a fresh clone.
 VENV ?= .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ DATA ?= cifar10:data
 EXTRACTOR ?= resnet18
 BENCH_FLAGS ?=
 
-.PHONY: demo test test-fast faults soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack clean
+.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack clean
 
 # The installed marker is rewritten whenever the project's description changes.
 $(VENV)/.installed-%: pyproject.toml
@@ -32,9 +32,19 @@ test-fast: $(VENV)/.installed-dev
 
 # Every fault of tests/scenarios.py against the tests that cover it, as a table; fails unless every row passes.
 FAULTS_FLAGS ?=
+DEPLOY_FLAGS ?=
+EXAMPLE_FLAGS ?=
 
 faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -m scenario --scenario-table --durations=0 --durations-min=30 $(FAULTS_FLAGS)
+
+# What deploys a run and lets people operate it, as a table; needs the Debian packages that .ci/run installs.
+deploy-check: $(VENV)/.installed-dev
+	FKD_REQUIRE_TOOLS=1 $(BIN)/pytest $$($(PY) -m tests.deploy_table) --deploy-table $(DEPLOY_FLAGS)
+
+# Three hospitals, a hub, an operator and a stranger as six hosts of one machine, from certificates to predictions.
+three-hospitals: $(VENV)/.installed-dev
+	$(PY) -m examples.three_hospitals --transcript docs/transcripts/three-hospitals.md $(EXAMPLE_FLAGS)
 
 # Kills and partitions at random over a live run of five clients: make soak MINUTES=10.
 MINUTES ?= 10

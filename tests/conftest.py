@@ -1,4 +1,4 @@
-"""For all tests: the table of scenarios."""
+"""For all tests: the tables of scenarios and of deployment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+from tests.deploy_table import DeployTable
 from tests.scenario_table import NotingRaises, ScenarioTable, Seen
 
 
@@ -19,6 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="print the table of faults; fail unless every row passes",
     )
+    group.addoption(
+        "--deploy-table",
+        action="store_true",
+        help="print the table of what deploys and operates a run; fail unless all of it passes",
+    )
     group.addoption("--scenario-json", type=Path, metavar="PATH", help="also write the table as JSON")
 
 
@@ -27,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
         demanded=config.getoption("scenario_table"), json_path=config.getoption("scenario_json")
     )
     config.pluginmanager.register(table, "scenario-table")
+    if config.getoption("deploy_table"):
+        config.pluginmanager.register(DeployTable(), "deploy-table")
 
 
 @pytest.fixture(autouse=True)

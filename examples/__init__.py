@@ -1,0 +1,1 @@
+"""Worked examples that a person reads and CI runs; nothing of the product imports them."""
