@@ -91,7 +91,10 @@ class Admin:
                 f"got {peer.role.value + ' ' + who if peer.role else 'none'}",
                 reason="NOT_AN_OPERATOR",
             )
-        if method.name in ORDERS or self._looked.get((who, method.name), -math.inf) < time.monotonic() - SAY_LOOKS_S:
+        if (
+            method.name in ORDERS
+            or self._looked.get((who, method.name), -math.inf) < time.monotonic() - SAY_LOOKS_S
+        ):
             self._looked[who, method.name] = time.monotonic()
             self._log.info("admin", who=who, method=method.name, address=address)
         return peer.name or f"at {address}"

@@ -1,4 +1,4 @@
-"""The pytest plugin behind `make deploy-check`: what deploys and operates a run, area by area, as a table; tests nothing.
+"""The pytest plugin behind `make deploy-check`: what deploys and operates a run, area by area; tests nothing.
 
 An area is some folders of tests. It passes if at least one of its tests passed, none failed and none was skipped for
 want of a program. What a test notes through the fixture ``seen`` is shown.

@@ -50,8 +50,8 @@ def samples_per_class(
 ) -> NDArray[np.int64]:
     """How many samples of each class are in a client's moments, by what their sums say of its labels; rounded.
 
-    The constant feature's row of B is Σ r = κ·(Σ ỹ - n/C) - Σ centre(S), and Σ S = W·Σ φ_last + n·b, with Σ φ_last in the
-    constant feature's column of A. Where targets are partly a teacher's, these are sums of probabilities.
+    The constant feature's row of B is Σ r = κ·(Σ ỹ - n/C) - Σ centre(S), and Σ S = W·Σ φ_last + n·b, with Σ φ_last in
+    the constant feature's column of A. Where targets are partly a teacher's, these are sums of probabilities.
 
     Args:
         A: 1-D, a client's moments as :func:`~fkd_common.method.moments.pack_symmetric` packed them.

@@ -13,7 +13,14 @@ ROOT = Path(__file__).parents[2]
 
 def report(node: str, outcome: str, when: str = "call", why: object = None) -> pytest.TestReport:
     return pytest.TestReport(
-        node, (node, 0, node), {}, outcome, why, when, duration=1.0, user_properties=[("seen", "1.9")]  # type: ignore[arg-type]
+        node,
+        (node, 0, node),
+        {},
+        outcome,
+        why,
+        when,
+        duration=1.0,
+        user_properties=[("seen", "1.9")],  # type: ignore[arg-type]
     )
 
 

@@ -67,7 +67,9 @@ def test_bytes_are_the_ledgers(run: TinyRun, sites: tuple[Site, Site]) -> None:
         assert getattr(status.bytes, field) == total
         assert sum(getattr(client.bytes, field) for client in status.clients) == total
         for phase, count in status.bytes_by_phase.items():
-            assert getattr(count, field) == sum(getattr(row.bytes, field) for row in rows if row.phase == phase)
+            assert getattr(count, field) == sum(
+                getattr(row.bytes, field) for row in rows if row.phase == phase
+            )
     assert set(status.bytes_by_phase) == {row.phase for row in rows}
     assert run.overview.ledger(len(rows) - 1).rows == rows[-1:]
     assert status.bytes.payload_up > 0
