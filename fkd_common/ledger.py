@@ -59,6 +59,8 @@ class Ledger:
         # Sums at hand: a long run has very many rows, and who looks on asks for them again and again.
         self._by_client: dict[str, ByteCount] = defaultdict(ByteCount)
         self._by_phase: dict[str, ByteCount] = defaultdict(ByteCount)
+        self._sorted: list[LedgerKey] = []
+        """The rows' keys as they were when rows were last asked for; rows come and never go."""
         self._changed: set[LedgerKey] = set()
         self._lock = threading.Lock()
 
@@ -79,10 +81,13 @@ class Ledger:
         with self._lock:
             self._changed -= {key for key, count in rows if self._rows[key] == count}
 
-    def rows(self) -> list[tuple[LedgerKey, ByteCount]]:
-        """All rows, sorted by client, round and phase."""
+    def rows(self, first: int = 0, most: int | None = None) -> list[tuple[LedgerKey, ByteCount]]:
+        """Rows sorted by client, round and phase: all, or at most so many from the one at that place on."""
         with self._lock:
-            return [(key, ByteCount(*astuple(count))) for key, count in sorted(self._rows.items())]
+            if len(self._sorted) != len(self._rows):
+                self._sorted = sorted(self._rows)
+            keys = self._sorted[first:] if most is None else self._sorted[first : first + most]
+            return [(key, ByteCount(*astuple(self._rows[key]))) for key in keys]
 
     def total(self, where: Callable[[LedgerKey], bool] = lambda key: True) -> ByteCount:
         """Sum of the rows whose key satisfies `where`."""

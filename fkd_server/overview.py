@@ -82,7 +82,7 @@ class Overview:
 
     def ledger(self, offset: int) -> pb.LedgerResponse:
         """Rows of the ledger, after the first so many."""
-        rows = self._service.ledger.rows()[offset : offset + LEDGER_PAGE]
+        rows = self._service.ledger.rows(offset, LEDGER_PAGE)
         return pb.LedgerResponse(
             rows=[
                 pb.LedgerRow(client=key.client, round=key.round, phase=key.phase, bytes=_totals([count]))

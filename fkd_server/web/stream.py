@@ -28,7 +28,7 @@ MAX_BACKLOG = 1500
 LOOK_EVERY_S = 0.5
 STATUS_EVERY_S = 5.0
 STATUS_BYTES_PER_S = 200_000
-"""A status that changes is told again no sooner than its size allows: 1,000 clients fill half a megabyte."""
+"""A status that changes is told again no sooner than its size allows: 1,000 clients fill some 400 kB."""
 PING_EVERY_S = 15.0
 
 _ALWAYS_CHANGES = ("serving_s", "deadline_s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import time
 import urllib.parse
@@ -37,6 +38,8 @@ NOT_IN_THIS_RUN = {"fkd_accuracy", "fkd_certificate_expiry_timestamp_seconds"}
 
 PATIENCE_S = 60.0
 
+ROUNDS = 4
+
 
 class Prometheus:
     """Answers queries about a run."""
@@ -53,22 +56,22 @@ class Prometheus:
     def over_the_run(self, expression: str) -> list[Any]:
         """Series of an expression at any time since the run began."""
         end = time.time() + 1  # the last step may be up to one second before the end
-        found = self.ask("query_range", query=expression, start=str(self._since), end=str(end), step="1")
+        found = self.ask("query_range", query=expression, start=str(self._since), end=str(end), step="0.1")
         return list(found["result"])
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Scrapes a coordinator every half second through a whole run, after which its clients go away."""
+    """Scrapes a coordinator through a whole run, after which its clients go away."""
     program = require_tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
-    run = Federation(folder / "federation", rounds=3)
+    run = Federation(folder / "federation", rounds=ROUNDS)
     began, port = time.time(), free_port()
     server = run.server(FKD_SERVE="true")
     said = server.wait_for("serving")
     (job,) = CONFIGURATION["scrape_configs"]
     job["static_configs"] = [{"targets": [said["http"]]}]
-    CONFIGURATION["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+    CONFIGURATION["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
     CONFIGURATION["rule_files"] = [str(FOLDER / "alerts.yaml")]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(CONFIGURATION))
     with (folder / "prometheus.log").open("w") as log:
@@ -85,8 +88,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     found = Prometheus(f"127.0.0.1:{port}", began)
     try:
         until(found, "fkd_ready == 1", folder)
-        for name in NAMES:
-            run.client(name)
+        clients = [run.client(name) for name in NAMES]
+        for number in range(1, ROUNDS + 1):
+            server.wait_for("round_opened", lambda event, number=number: event["round"] == number)
+            clients[-1].signal(signal.SIGSTOP)  # some phase of the round stays open until it has been scraped
+            until(found, f"fkd_round == {number} and fkd_deadline_seconds", folder)
+            clients[-1].signal(signal.SIGCONT)
         server.wait_for("staying")
         until(found, 'fkd_run_state{state="completed"} == 1', folder)
         until(found, "fkd_client_up == 0", folder)

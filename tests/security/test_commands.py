@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_is_one_sentence(
     ("arguments", "named"),
     [
         (["statuss"], "did you mean status?"),
-        (["serve"], "expected prepare, doctor, certs"),
+        (["serve"], "expected prepare, doctor, export, certs"),
         (["status", "--server", "hub"], "HOST:PORT"),
         (["stop", "now"], "now"),
         (["doctor", "--mend"], "--mend"),

@@ -48,7 +48,7 @@ def requests(name: str, session: bytes, valid: bytes) -> st.SearchStrategy[Messa
         "size": UNSIGNED, "offset": UNSIGNED, "data": st.binary(max_size=80), "num_samples": UNSIGNED,
         "reliability": NUMBERS, "wait_s": NUMBERS, "progress": st.floats(width=32),
         "length": st.sampled_from([0, 1, 2**32 - 1]), "class_counts": st.lists(UNSIGNED, max_size=3),
-        "num_validation": UNSIGNED, "activity": st.text(max_size=200), "detail": st.text(max_size=600),
+        "num_validation": UNSIGNED, "personal_correct": UNSIGNED, "activity": st.text(max_size=200), "detail": st.text(max_size=600),
         "reason": st.text(max_size=200),
         "votes": st.lists(st.builds(pb.Vote, candidate=st.text(max_size=9), correct=UNSIGNED), max_size=3),
         "protocol_version": st.sampled_from([0, 1, 2]), "client_name": st.text(max_size=70),
