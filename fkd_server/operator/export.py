@@ -12,8 +12,8 @@ from fkd_common.artifacts import sha256_hex, write_atomically
 from fkd_common.errors import ExitCode, UsageError
 from fkd_common.exported_file import Candidate, ModelFiles, encode_exported
 from fkd_common.program import OneSentenceParser
-from fkd_server.model_sources import from_coordinator, from_folder, newest_run
-from fkd_server.operator_call import Operator
+from fkd_server.operator.call import Operator
+from fkd_server.operator.model_sources import from_coordinator, from_folder, newest_run
 
 
 class Format(StrEnum):

@@ -10,7 +10,7 @@ from fkd_common.errors import CorruptTransferError, DataError, StaleError, Usage
 from fkd_common.exported_file import MAX_FILE_BYTES, Candidate, ModelFiles, read_whole
 from fkd_common.model_file import decode_model
 from fkd_common.pb import admin_pb2 as pb
-from fkd_server.operator_call import Operator
+from fkd_server.operator.call import Operator
 from fkd_server.run_folder import MODEL
 
 RUNS = Path("run")

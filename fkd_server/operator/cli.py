@@ -16,8 +16,8 @@ from fkd_common.errors import ExitCode, UnreachableError
 from fkd_common.message_json import as_json
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.rpc import PREPARING
-from fkd_server.operator_call import Operator, operator_parser
-from fkd_server.operator_tables import (
+from fkd_server.operator.call import Operator, operator_parser
+from fkd_server.operator.tables import (
     clients_table,
     event_line,
     ledger_table,
