@@ -6,6 +6,7 @@ bytes and counts, which stay below 2^53: here they are numbers.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from google.protobuf.message import Message
@@ -30,4 +31,6 @@ def _value(message: Message, field: Any) -> Any:
         return [as_json(item) if field.message_type else item for item in value]
     if field.has_presence and not message.HasField(field.name):
         return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no such numbers
     return as_json(value) if field.message_type else value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,6 +57,15 @@ RETRY_S = 0.4
 
 WAITING = "waiting"
 """What a client does that polls for a task."""
+
+
+LISTED = 20
+"""Names in one sentence: every client that waits is sent it."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 class Coordinator:
@@ -202,7 +211,9 @@ class Coordinator:
     def abort(self, detail: str) -> None:
         """End the run without a result."""
         if not self.over:
-            self._move(replace(self._at, state=RunState.ABORTED, detail=detail, open=None, to_come=()))
+            self._move(
+                replace(self._at, state=RunState.ABORTED, detail=detail, open=None, to_come=(), paused_by="")
+            )
             self._emit(Event("run_aborted", {"round": max(0, self.round), "detail": detail}))
 
     def pause(self, who: str) -> None:
@@ -282,20 +293,20 @@ class Coordinator:
             of = f" of {needed}" if len(ready) <= needed else ""
             text = f"{len(ready)}{of} clients ready"
             if ready:
-                text += f": {', '.join(ready)}"
+                text += f": {_listed(ready)}"
             busy = [
                 f"{c.name} prepares ({c.progress:.0%})"
                 for c in self.attendance.live()
                 if not c.ready and c.activity
             ]
-            return "; ".join([text, *busy])
+            return "; ".join([text, *busy[:LISTED]])
         pending, phase = self._pending(self.open), self.open
         text = f"{phase.key}: {len(phase.uploads)} of {len(self.participants)} in"
         gone = [name for name in self.participants if name not in (*phase.uploads, *phase.failed, *pending)]
         if pending:
-            text += f", waiting for {', '.join(pending)}"
+            text += f", waiting for {_listed(pending)}"
         if gone:
-            text += f", {', '.join(gone)} gone"
+            text += f", {_listed(gone)} gone"
         text += f", {max(0.0, phase.deadline - now):.0f} s to the deadline"
         return f"{text}; then paused by {self.paused_by}" if self.paused_by else text
 
@@ -334,7 +345,7 @@ class Coordinator:
             return True
         if at.state is RunState.RUNNING and at.round >= self.config.rounds:
             detail = f"all {self.config.rounds} rounds done"
-            self._move(replace(at, state=RunState.COMPLETED, detail=detail))
+            self._move(replace(at, state=RunState.COMPLETED, detail=detail, paused_by=""))
             self._emit(Event("run_completed", {"rounds": self.config.rounds}))
             return True
         return not at.paused_by and self._open_round(now)

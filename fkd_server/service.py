@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -367,7 +368,7 @@ class CoordinatorService:
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
         self._coordinator.attendance.seen(
-            request.session, self._clock(), printable(request.activity, 100), request.progress
+            request.session, self._clock(), printable(request.activity, 100), _share(request.progress)
         )
         closed = request.HasField("key") and not self._coordinator.is_open(key)
         over = self._coordinator.outcome()
@@ -518,3 +519,8 @@ class CoordinatorService:
             raise RefusedError(
                 f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"
             )
+
+
+def _share(said: float) -> float:
+    """What a client says of its progress, within 0 to 1; nothing else is a progress."""
+    return min(1.0, max(0.0, said)) if math.isfinite(said) else 0.0

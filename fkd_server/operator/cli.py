@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from google.protobuf.message import Message
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from fkd_common.errors import ExitCode, UnreachableError
@@ -21,6 +21,7 @@ from fkd_server.operator.tables import (
     clients_table,
     event_line,
     ledger_table,
+    plain_console,
     rounds_table,
     show,
     status_view,
@@ -124,9 +125,11 @@ def events(arguments: list[str]) -> int:
     )
     given = parser.parse_args(arguments)
     with Operator.of(given) as operator:
-        last, state = 0, ""
+        last, state, served_s = 0, "", 0.0
         for answer in _again(operator, 1.0) if given.follow else [operator.status()]:
-            state = answer.state
+            if answer.serving_s < served_s:
+                last = 0  # another process of the coordinator counts from 1 again
+            state, served_s = answer.state, answer.serving_s
             while found := operator.call("Events", pb.EventsRequest(after=last)).events:
                 last = found[-1].number
                 for event in found:
@@ -195,7 +198,7 @@ def _print(given: argparse.Namespace, answer: Message, view: Callable[..., Rende
 
 
 def _watch_on_screen(operator: Operator, every_s: float) -> int:
-    with Live(console=Console(), auto_refresh=False, vertical_overflow="visible") as screen:
+    with Live(console=plain_console(), auto_refresh=False, vertical_overflow="visible") as screen:
         for answer in _again(operator, every_s):
             screen.update(status_view(answer), refresh=True)
     return OVER[answer.state]

@@ -146,10 +146,15 @@ def event_line(event: pb.EventStatus) -> str:
 
 def show(what: RenderableType) -> None:
     """Print it; where no terminal says how wide it is, lines are as long as they need to be."""
-    console = Console()
+    console = plain_console()
     if not console.is_terminal:
-        console = Console(width=200, soft_wrap=True)
-    console.print(what, highlight=False, markup=False)
+        console.width = 200
+    console.print(what, soft_wrap=not console.is_terminal)
+
+
+def plain_console() -> Console:
+    """Standard output, on which what clients and operators are called is text and nothing else."""
+    return Console(markup=False, emoji=False, highlight=False)
 
 
 def size(count: float) -> str:

@@ -14,6 +14,10 @@ def test_large_counts_are_numbers() -> None:
     assert json.loads(json.dumps(as_json(row))) == as_json(row)
 
 
+def test_what_json_has_no_number_for_is_null() -> None:
+    assert as_json(pb.ClientStatus(progress=float("nan")))["progress"] is None
+
+
 def test_what_is_empty_is_there_and_what_is_absent_is_null() -> None:
     told = as_json(pb.StatusResponse())
     assert (told["clients"], told["waiting_for"], told["round"]) == ([], "", 0)

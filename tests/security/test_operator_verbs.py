@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from fkd_common.errors import ExitCode
 from fkd_server.cli import main
+from fkd_server.operator.tables import plain_console, status_view
 from fkd_server.run_state import RunState
 from tests.server.tiny import Site, TinyRun, filled, tiny_run
 
@@ -139,6 +140,19 @@ def test_watching_a_run_that_was_stopped_ends_with_its_exit_code(
     assert run.coordinator.state is RunState.ABORTED
     assert main(["status", "--server", address, "--watch", "0.1"]) == ExitCode.ABORTED
     assert "aborted" in capsys.readouterr().out
+
+
+def test_what_clients_say_is_text_and_no_markup(
+    run: TinyRun, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = run.site("a")
+    a.call("Heartbeat", activity="[red]:boom: [/nothing]", progress=0.5)
+    assert main(["status", "--server", address]) == ExitCode.OK
+    assert "[red]:boom: [/nothing] 50%" in capsys.readouterr().out
+    screen = plain_console()
+    with screen.capture() as shown:
+        screen.print(status_view(run.overview.status()))
+    assert "[red]:boom: [/nothing] 50%" in shown.get()
 
 
 @pytest.mark.parametrize("seconds", ["0", "nan", "soon", "1e9"])

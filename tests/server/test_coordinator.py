@@ -48,6 +48,15 @@ def test_waiting_in_a_phase_names_who_is_missing() -> None:
     )
 
 
+def test_waiting_for_very_many_names_some_of_them() -> None:
+    """Every client that waits is sent the sentence."""
+    run = Run(min_clients=200)
+    run.join(*(f"site-{i:03}" for i in range(100)))
+    said = run.coordinator.waiting_for(0.0)
+    assert said.startswith("100 of 200 clients ready: site-000, site-001, ")
+    assert said.endswith("site-019 and 80 more")
+
+
 def test_before_the_first_round_waiting_may_take_forever() -> None:
     run = Run(min_clients=2)
     run.join("a")

@@ -49,6 +49,14 @@ def test_a_round_as_it_goes_on(run: TinyRun, sites: tuple[Site, Site]) -> None:
     assert [(c.samples, c.weight, c.missed) for c in clients.values()] == [(30, 0.75, 0), (10, 0.25, 0)]
 
 
+@pytest.mark.parametrize("said, shown", [(0.5, 0.5), (float("nan"), 0.0), (7.0, 1.0), (-float("inf"), 0.0)])
+def test_what_a_client_says_of_its_progress_is_a_share(
+    run: TinyRun, sites: tuple[Site, Site], said: float, shown: float
+) -> None:
+    sites[0].call("Heartbeat", activity="training", progress=said)
+    assert clients_of(run)["a"].progress == shown
+
+
 def test_what_full_models_would_have_cost(run: TinyRun, sites: tuple[Site, Site]) -> None:
     """Two students: twice up and down, of the extractor's file and a layer of (d + 1) x C float32."""
     for each in sites:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fkd_server.run_state import AssignedTask, MustWait, RunState
 
 from .state_machine import Run
@@ -70,6 +72,20 @@ def test_a_run_that_is_over_is_not_paused() -> None:
     run = Run()
     run.coordinator.abort("enough")
     run.coordinator.pause("operator alice")
+    assert run.coordinator.paused_by == ""
+
+
+@pytest.mark.parametrize("ends", ["aborted", "completed"])
+def test_a_run_that_ends_is_no_longer_paused(ends: str) -> None:
+    run = Run()
+    run.join("a", "b")
+    run.coordinator.pause("operator alice")
+    if ends == "aborted":
+        run.coordinator.abort("enough")
+    else:
+        run.submit("a")
+        run.submit("b")
+    assert run.coordinator.state.value == ends
     assert run.coordinator.paused_by == ""
 
 
