@@ -27,6 +27,8 @@ class ExitCode(IntEnum):
     """The run ended without a result: a quorum was missed."""
     PORT_IN_USE = 7
     """The address is taken by another process."""
+    INTERRUPTED = 130
+    """Ctrl-C ended a command that was not at work on a run."""
 
 
 class FkdError(Exception):

@@ -97,16 +97,18 @@ class Ledger:
                 result.add(count)
         return result
 
-    def by_client(self) -> dict[str, ByteCount]:
-        """Sums per client; calls of nobody known are under the empty name."""
+    def sums(self) -> tuple[dict[str, ByteCount], dict[str, ByteCount]]:
+        """Sums per client, calls of nobody known under the empty name, and the same per phase, of one moment."""
         with self._lock:
-            return {client: ByteCount(*astuple(count)) for client, count in self._by_client.items()}
+            by_client, by_phase = (
+                {name: ByteCount(*astuple(count)) for name, count in sums.items()}
+                for sums in (self._by_client, self._by_phase)
+            )
+        return by_client, {name: by_phase[name] for name in PHASE_NAMES.values() if name in by_phase}
 
     def by_phase(self) -> dict[str, ByteCount]:
         """Sums per phase, in the order of the protocol."""
-        with self._lock:
-            sums = {name: ByteCount(*astuple(count)) for name, count in self._by_phase.items()}
-        return {name: sums[name] for name in PHASE_NAMES.values() if name in sums}
+        return self.sums()[1]
 
     def to_csv(self) -> str:
         """The ledger as CSV text with a header line."""

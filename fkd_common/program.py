@@ -73,6 +73,8 @@ def run_program(program: str, extra: str, body: Callable[[], int]) -> int:
         if error.name is None or error.name.startswith("fkd_"):
             raise
         message, code = f"{error.name} is not installed here: pip install 'fkd[{extra}]'", ExitCode.USAGE
+    except KeyboardInterrupt:
+        message, code = "stopped on request", ExitCode.INTERRUPTED
     except OSError as error:
         message, code = f"{error.filename or 'the disk'}: {error.strerror or error}", ExitCode.FAILURE
     print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)

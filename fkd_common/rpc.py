@@ -22,6 +22,8 @@ from fkd_common.pb import admin_pb2, coordinator_pb2, enrolment_pb2
 PROTOCOL_VERSION = 1
 MAX_CHUNK_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = MAX_CHUNK_BYTES + (64 << 10)
+MAX_ANSWER_BYTES = 64 << 20
+"""Longest answer to an operator: a status names every client, ten thousand of them with their classes if need be."""
 MAX_POLL_S = 30.0
 
 

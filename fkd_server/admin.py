@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from fkd_common.access.certificates import OPERATOR_COMMAND
 from fkd_common.addresses import is_loopback
-from fkd_common.errors import ForbiddenError, InvalidUploadError
+from fkd_common.errors import ForbiddenError, InvalidUploadError, UnreachableError
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.rpc import Method
 from fkd_server.access.identity import UNPROVEN, Peer, Role
@@ -69,7 +69,13 @@ class Admin:
             request = method.request_type.FromString(raw)
         except DecodeError as error:
             raise InvalidUploadError(f"not a {method.name} request: {error}", reason="MALFORMED") from error
-        return self._answers[method.name](request, who).SerializeToString()
+        try:
+            return self._answers[method.name](request, who).SerializeToString()
+        except OSError as error:
+            raise UnreachableError(
+                f"the coordinator's disk does not take or give data, so nothing has changed: {error.strerror or error}",
+                reason="STORAGE",
+            ) from error
 
     def operator(self, method: Method, peer: Peer, address: str) -> str:
         """The caller's name, if it may call; asked before anything of the request is read.

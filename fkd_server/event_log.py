@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from fkd_common.pb import admin_pb2 as pb
+from fkd_common.printable import printable
 from fkd_server.method.federated_method import Json
 
 KEPT = 1000
 """Events that are kept."""
+MAX_EVENT = 2000
+"""Characters of an event's text."""
 PAGE = 200
 """Events in one answer."""
 
@@ -37,7 +40,8 @@ class EventLog:
         with self._lock:
             self._number += 1
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
-            event = pb.EventStatus(number=self._number, time=time, name=name, detail=", ".join(rest))
+            detail = printable(", ".join(rest), MAX_EVENT)
+            event = pb.EventStatus(number=self._number, time=time, name=name, detail=detail)
             if "round" in place:
                 event.round = int(str(place["round"]))
             event.phase, event.client = str(place.get("phase", "")), str(place.get("client", ""))

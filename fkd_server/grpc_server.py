@@ -270,8 +270,9 @@ class GrpcServer:
     async def _operate(self, method: Method, context: Any) -> None:
         """One operator's call; what others send is not even read."""
         assert self._admin is not None
-        who = self._admin.operator(method, peer_of(self._tls, context), host_of(context))
-        raw = await read_control(method, who, self._requests, context)
+        peer = peer_of(self._tls, context)
+        who = self._admin.operator(method, peer, host_of(context))
+        raw = await read_control(method, peer.name or context.peer(), self._requests, context)
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._worker, self._admin.answer, method, raw, who)
         await self._requests.in_time(context.write(answer))

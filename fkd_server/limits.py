@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fkd_common.rpc import MAX_MESSAGE_BYTES
+from fkd_common.rpc import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES
 from fkd_server.admission import SlotLimits
 
 MAX_CONTROL_BYTES = 64 << 10
@@ -25,7 +25,7 @@ UNREAD_BYTES = 16 << 10
 
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
     # The window stays as it is: what nobody reads yet must not grow with the line's speed.
     ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
     ("grpc.http2.bdp_probe", 0),

@@ -74,8 +74,3 @@ def sha256_of(message: Any) -> str:
             f"expected a SHA-256 of 32 bytes, got {len(message.sha256)}", reason="MALFORMED"
         )
     return str(message.sha256.hex())
-
-
-def printable(text: str, limit: int) -> str:
-    """A client's free text as other people may be shown it: one line, cut, nothing a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:limit])

@@ -18,6 +18,7 @@ from fkd_server.service import CoordinatorService
 from fkd_server.store import RunStore
 
 ROUNDS_PAGE = 100
+ROUNDS_PAGE_BYTES = 1 << 20
 LEDGER_PAGE = 1000
 
 
@@ -61,9 +62,9 @@ class Overview:
         if (model := self._chronicle.model) is not None:
             published = pb.PublishedModel(sha256=model.sha256, round=model.round, published=model.published)
             answer.model.CopyFrom(published)
-        uploads, by_client = self._store.uploads_by_client(), self._service.ledger.by_client()
+        uploads, (by_client, by_phase) = self._store.uploads_by_client(), self._service.ledger.sums()
         answer.bytes.CopyFrom(_totals(by_client.values()))
-        for phase, count in self._service.ledger.by_phase().items():
+        for phase, count in by_phase.items():
             answer.bytes_by_phase[phase].CopyFrom(_totals([count]))
         for client in answer.clients:
             tally = history.client(client.name)
@@ -77,8 +78,13 @@ class Overview:
         return answer
 
     def rounds(self, first: int) -> pb.RoundsResponse:
-        """Rounds that are over, from the one with that number on."""
-        return pb.RoundsResponse(rounds=self._chronicle.history.rounds(first, ROUNDS_PAGE))
+        """Rounds that are over, from the one with that number on: as many as fit an answer, at least one."""
+        answer = pb.RoundsResponse()
+        for status in self._chronicle.history.rounds(first, ROUNDS_PAGE):
+            if answer.rounds and answer.ByteSize() + status.ByteSize() > ROUNDS_PAGE_BYTES:
+                break
+            answer.rounds.append(status)
+        return answer
 
     def ledger(self, offset: int) -> pb.LedgerResponse:
         """Rows of the ledger, after the first so many."""

@@ -36,6 +36,7 @@ from fkd_common.identifiers import check_client_name
 from fkd_common.ledger import PHASE_NAMES, ByteCount, LedgerKey
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.printable import printable
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.secure_sum.steps import SECURE_STEPS
 from fkd_common.tensors import check_schema, chunk_payload, decode
@@ -45,7 +46,6 @@ from fkd_server.messages import (
     artifact_ref,
     finished,
     next_task_response,
-    printable,
     sha256_of,
     submission_digest,
     submit_response,
@@ -432,7 +432,9 @@ class CoordinatorService:
                 raise  # the client sends the same bytes again
             except FkdError as error:
                 if error.reason != "INCOMPLETE_UPLOAD":
-                    self._coordinator.fail(request.session, key, str(error)[:MAX_DETAIL], self._clock())
+                    self._coordinator.fail(
+                        request.session, key, printable(str(error), MAX_DETAIL), self._clock()
+                    )
                 raise
             receipt = self._accept(request.session, key, digest, content, call)
             with contextlib.suppress(OSError):  # what is left goes when the phase closes

@@ -52,8 +52,11 @@ _MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, accuracy TEXT);
     CREATE TABLE ledger (client TEXT, round INTEGER, phase TEXT, {_COUNTS}, PRIMARY KEY (client, round, phase));
     """,
+    "",  # a position may be paused: a release that does not know it would go on
 )
-"""What brings a database from each schema version to the next; its version is how many have been applied."""
+"""What brings a database from each schema version to the next; its version is how many have been applied.
+
+A change of what the columns hold is a version too."""
 
 
 class TakenOverError(OSError):

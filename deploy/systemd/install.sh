@@ -2,6 +2,8 @@
 # Installs the systemd units of the coordinator or of data sites, with the programs they start; running it again
 # changes what is not as it should be, and nothing else.
 set -eu
+# What the services' users have to read can be read by everybody; what they must not has its mode said below.
+umask 022
 
 usage() {
   cat <<'END'
@@ -19,11 +21,25 @@ The exit status is 0 if all is as asked, 1 if something failed, 2 if something w
 END
 }
 
-fail() { echo "install.sh: error: $2" >&2; exit "$1"; }
-say() { echo "install.sh: $1"; }
+# On one line, and nothing that a terminal takes for an order.
+fail() { echo "install.sh: error: ${2//[^[:print:]]/?}" >&2; exit "$1"; }
+say() { echo "install.sh: ${1//[^[:print:]]/?}"; }
+
+# As check_client_name in fkd_common/identifiers.py has it.
+is_name() {
+  local LC_ALL=C
+  [[ $1 =~ ^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$ ]]
+}
+
+# plain_path PATH: what can stand in a unit, in a script's first line and in a pattern without quoting.
+plain_path() {
+  local LC_ALL=C
+  [[ $1 =~ ^[A-Za-z0-9/._-]*$ ]]
+}
 
 here=$(cd "$(dirname "$0")" && pwd)
-role='' names='' root='' prefix=/opt/fkd source='' uninstall='' purge=''
+names=()
+role='' root='' prefix=/opt/fkd source='' uninstall='' purge=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage; exit 0 ;;
@@ -34,25 +50,24 @@ while [ $# -gt 0 ]; do
       case $1 in --source) source=$2 ;; --prefix) prefix=$2 ;; --root) root=${2%/} ;; esac
       shift ;;
     -*) fail 2 "unknown option $1 (see --help)" ;;
-    *) if [ -z "$role" ]; then role=$1; else names="$names $1"; fi ;;
+    *) if [ -z "$role" ]; then role=$1; else names+=("$1"); fi ;;
   esac
   shift
 done
 
 case $role in
-  server) [ -z "$names" ] || fail 2 "server takes no names, got:$names" ;;
-  client) [ -n "$names" ] || fail 2 "client needs the name of at least one data site, as in: install.sh client site-a" ;;
+  server) [ ${#names[@]} = 0 ] || fail 2 "server takes no names, got: ${names[*]}" ;;
+  client) [ ${#names[@]} != 0 ] || fail 2 "client needs the name of at least one data site, as in: install.sh client site-a" ;;
   '') fail 2 "expected server, or client and names (see --help)" ;;
   *) fail 2 "expected server or client, got $role (see --help)" ;;
 esac
-for name in $names; do
-  case $name in
-    *[!A-Za-z0-9._-]* | [!A-Za-z0-9]*)
-      fail 2 "$name cannot be a client's name: letters, digits, '.', '_' and '-', a letter or digit first" ;;
-  esac
+for name in "${names[@]}"; do
+  is_name "$name" ||
+    fail 2 "'$name' cannot be a client's name: 1-64 letters, digits, '.', '_' and '-', a letter or digit first"
 done
 case $prefix in /*) ;; *) fail 2 "--prefix $prefix: expected an absolute path" ;; esac
-case $prefix in *[!A-Za-z0-9/._-]*) fail 2 "--prefix $prefix: expected letters, digits and /._-" ;; esac
+plain_path "$prefix" || fail 2 "--prefix $prefix: expected letters, digits and /._-"
+plain_path "$root" || fail 2 "--root $root: expected letters, digits and /._-"
 [ -z "$purge" ] || [ -n "$uninstall" ] || fail 2 "--purge goes with --uninstall"
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || fail 2 "installing into /etc takes root: run it with sudo, or try it with --root DIR"
 
@@ -60,9 +75,8 @@ units=$root/etc/systemd/system
 settings=$root/etc/fkd
 venv=$root$prefix/venv
 bin=${FKD_BIN:-$prefix/venv/bin}
-case $bin in
-  *[!A-Za-z0-9/._-]* | [!/]*) fail 2 "FKD_BIN=$bin: expected an absolute path of letters, digits and /._-" ;;
-esac
+case $bin in /*) ;; *) fail 2 "FKD_BIN=$bin: expected an absolute path" ;; esac
+plain_path "$bin" || fail 2 "FKD_BIN=$bin: expected letters, digits and /._-"
 marker=$venv/.made-by-fkd-install
 changed=0
 
@@ -84,7 +98,7 @@ put() {
 
 # keep MODE TARGET: like put, for a file that belongs to the operator once it is there.
 keep() {
-  if [ -e "$2" ]; then
+  if [ -e "$2" ] || [ -L "$2" ]; then
     cat > /dev/null
     return
   fi
@@ -118,6 +132,24 @@ pip() {
   "$venv/bin/python3" -m pip "$verb" --quiet --disable-pip-version-check "$@" || fail 1 "pip could not install $source$extra"
 }
 
+# Makes the folder of the programs, or takes up one that it made; nobody else's is used, opened or removed.
+make_venv() {
+  if [ -L "$venv" ] || { [ -e "$venv" ] && [ ! -f "$marker" ]; }; then
+    fail 2 "$venv was not made by install.sh: choose another --prefix, or start what is there with FKD_BIN=$venv/bin"
+  fi
+  place=$prefix
+  while [ "$place" != / ]; do
+    if [ -d "$root$place" ] && [ -z "$(find -L "$root$place" -maxdepth 0 -perm -o=x)" ]; then
+      fail 2 "$place cannot be entered by everybody, so the services could not start programs below it: choose another --prefix"
+    fi
+    place=$(dirname "$place")
+  done
+  say "installing fkd$extra into $venv"
+  mkdir -p "$venv"
+  touch "$marker"
+  [ -x "$venv/bin/python3" ] || python3 -m venv "$venv" || fail 1 "$venv cannot be made"
+}
+
 programs() {
   if [ -n "${FKD_BIN:-}" ]; then
     [ -x "$root$bin/fkd-$role" ] || [ -x "$bin/fkd-$role" ] || fail 2 "FKD_BIN=$bin: there is no program fkd-$role"
@@ -133,8 +165,7 @@ programs() {
   if [ -f "$marker" ] && [ "$(cat "$marker")" = "$asked" ]; then return; fi
   python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null ||
     fail 1 "Python 3.11 or newer with its venv module is needed (Debian: apt-get install python3-venv)"
-  say "installing fkd$extra into $venv"
-  [ -x "$venv/bin/python3" ] || python3 -m venv "$venv" || fail 1 "$venv cannot be made"
+  make_venv
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   wheel=$source
@@ -147,7 +178,6 @@ programs() {
   # Twice: what it needs, and then itself, even where the version is the one that is there.
   pip install "$wheel$extra"
   pip install --force-reinstall --no-deps "$wheel"
-  chmod -R go+rX "$root$prefix"
   # In an image the programs will be found without the root.
   [ -z "$root" ] || sed -i "1s|^#!$root|#!|" "$venv"/bin/fkd-*
   echo "$asked" > "$marker"
@@ -165,7 +195,7 @@ install_clients() {
   put 644 "$units/fkd-client@.service" < <(unit fkd-client@.service)
   put 644 "$units/fkd-client@.service.d/gpu.conf.example" < "$here/fkd-client@.service.d/gpu.conf.example"
   put 644 "$root/usr/lib/sysusers.d/fkd.conf" < "$here/fkd.sysusers"
-  for name in $names; do
+  for name in "${names[@]}"; do
     if [ -e "$settings/client-$name.env.uninstalled" ]; then
       mv "$settings/client-$name.env.uninstalled" "$settings/client-$name.env"
       say "took up $settings/client-$name.env again"
@@ -197,7 +227,7 @@ uninstall_server() {
 }
 
 uninstall_clients() {
-  for name in $names; do
+  for name in "${names[@]}"; do
     stop_unit "fkd-client@$name.service" fkd-client@.service
     if [ -n "$purge" ]; then
       remove "$settings/client-$name.env" "$settings/client-$name.env.uninstalled"
@@ -241,7 +271,7 @@ if [ "$changed" = 0 ]; then
 elif [ -z "$uninstall" ] && [ "$role" = server ]; then
   say "next: edit $settings/server.env and $settings/server.yaml, then systemctl enable --now fkd-server fkd-server-tls.path"
 elif [ -z "$uninstall" ]; then
-  for name in $names; do
+  for name in "${names[@]}"; do
     say "next: edit $settings/client-$name.env, then systemctl enable --now fkd-client@$name"
   done
 fi

@@ -16,12 +16,10 @@ from fkd_common.addresses import split_address
 from fkd_common.errors import FkdError, UnreachableError, UsageError
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.program import OneSentenceParser
-from fkd_common.rpc import ADMIN_METHODS, from_rpc_error
+from fkd_common.rpc import ADMIN_METHODS, MAX_ANSWER_BYTES, from_rpc_error
 from fkd_server.access.certificates import CertificateAuthority
 
 CALL_TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 64 << 20
-"""A status names every client: ten thousand of them with their classes are megabytes."""
 
 
 def operator_parser(verb: str, description: str) -> OneSentenceParser:

@@ -84,10 +84,12 @@ def rounds(arguments: list[str]) -> int:
         FkdError: As :func:`status`.
     """
     parser = _parser("rounds", "List the rounds that are over.")
-    parser.add_argument("--first", type=int, default=0, metavar="ROUND", help="from this one on (default: 0)")
+    parser.add_argument(
+        "--first", type=_round, default=0, metavar="ROUND", help="from this one on (default: 0)"
+    )
     given = parser.parse_args(arguments)
     with Operator.of(given) as operator:
-        found = list(_rounds(operator, max(0, given.first)))
+        found = list(_rounds(operator, given.first))
     if given.json:
         print(json.dumps([as_json(item) for item in found]))
     else:
@@ -130,10 +132,9 @@ def events(arguments: list[str]) -> int:
             if answer.serving_s < served_s:
                 last = 0  # another process of the coordinator counts from 1 again
             state, served_s = answer.state, answer.serving_s
-            while found := operator.call("Events", pb.EventsRequest(after=last)).events:
-                last = found[-1].number
-                for event in found:
-                    print(json.dumps(as_json(event)) if given.json else event_line(event), flush=True)
+            for event in _events(operator, last, insist=not given.follow):
+                last = event.number
+                print(json.dumps(as_json(event)) if given.json else event_line(event), flush=True)
     return OVER[state] if given.follow else ExitCode.OK
 
 
@@ -183,6 +184,13 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def _round(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0 to {2**31 - 1}")
+    return value
+
+
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0.1 <= value <= 3600:
@@ -224,6 +232,17 @@ def _again(operator: Operator, every_s: float) -> Iterator[pb.StatusResponse]:
             if answer.state in OVER:
                 return
         time.sleep(every_s)
+
+
+def _events(operator: Operator, after: int, *, insist: bool) -> Iterator[pb.EventStatus]:
+    """Events after that one; unless told to insist, a coordinator that has gone meanwhile is asked again later."""
+    try:
+        while found := operator.call("Events", pb.EventsRequest(after=after)).events:
+            yield from found
+            after = found[-1].number
+    except UnreachableError:
+        if insist:
+            raise
 
 
 def _rounds(operator: Operator, first: int) -> Iterator[pb.RoundStatus]:

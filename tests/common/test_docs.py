@@ -26,7 +26,7 @@ def test_links_to_files_lead_somewhere(document: Path) -> None:
 
 def test_every_exit_code_is_in_the_readme() -> None:
     listed = {
-        int(code) for code in re.findall(r"^\| (\d) \| ", (ROOT / "README.md").read_text(), re.MULTILINE)
+        int(code) for code in re.findall(r"^\| (\d+) \| ", (ROOT / "README.md").read_text(), re.MULTILINE)
     }
     assert listed == {int(code) for code in ExitCode}
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -24,18 +23,30 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Shows made-up runs until the test is over, and the pages that look at them are closed."""
-    with ExitStack() as stack:
-        yield lambda status=None: stack.enter_context(StandIn(status))
+@pytest.fixture(scope="module")
+def _stand_in() -> Iterator[StandIn]:
+    with StandIn() as stand_in:
+        yield stand_in
 
 
 @pytest.fixture
-def watch(serve: Serve, browser: Browser) -> Iterator[Watcher]:
-    """Opens pages; afterwards none may have complained, or asked another origin for anything."""
+def serve(_stand_in: StandIn) -> Serve:
+    """Shows made-up runs, one after another."""
+    return _stand_in.show
+
+
+@pytest.fixture(scope="module")
+def _watcher(browser: Browser) -> Iterator[Watcher]:
     watcher = Watcher(browser)
     yield watcher
     watcher.close()
-    assert watcher.complaints == []
-    assert watcher.asked_elsewhere == []
+
+
+@pytest.fixture
+def watch(_watcher: Watcher) -> Iterator[Watcher]:
+    """Looks at pages; afterwards none may have complained, or asked another origin for anything."""
+    _watcher.forget()
+    yield _watcher
+    _watcher.leave()
+    assert _watcher.complaints == []
+    assert _watcher.asked_elsewhere == []

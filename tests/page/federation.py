@@ -9,6 +9,9 @@ from fkd_common.pb import admin_pb2 as pb
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PHASES = {"student": 4.1, "residuals": 1.2, "moments": 0.9, "votes": 0.3}
+STATES = ("working", "answered", "waiting", "failed", "gone", "left")
+SHARES = {"votes": 0.05, "student": 0.6, "moments": 0.15, "residuals": 0.1, "setup": 0.1}
+"""Of all bytes, by phase."""
 VOTE_EVERY = 3
 MB = 1_000_000
 
@@ -23,7 +26,6 @@ def running(
 ) -> pb.StatusResponse:
     """A run in the middle of a student phase, every client in another state."""
     sites = [*names, *(f"site-{number:03d}" for number in range(clients))][:clients]
-    states = ("working", "answered", "waiting", "failed", "gone")
     status = pb.StatusResponse(
         run_id="20261130-101500-9f3c",
         state="running",
@@ -40,20 +42,20 @@ def running(
         rounds_done=round_number - 1,
         config_sha256="3b" * 32,
         version="0.1.0",
-        model=pb.PublishedModel(sha256="8e" * 32, round=6, published="moments.1"),
+        model=pb.PublishedModel(sha256="8e" * 32, round=6, published="moments"),
     )
     for place, name in enumerate(sites):
-        state = states[place % len(states)]
+        state = STATES[place % len(STATES)]
         up, down = (3 + place % 5) * MB, (7 + place % 3) * MB
         status.clients.append(
             pb.ClientStatus(
                 name=name,
-                alive=state != "gone",
+                alive=state not in ("gone", "left"),
                 ready=state == "waiting",
                 state=state,
                 activity="distils the teacher" if state == "working" else "",
                 progress=0.45 if state == "working" else 0.0,
-                last_seen_s=0.4 if state != "gone" else 95.0,
+                last_seen_s=95.0 if state in ("gone", "left") else 0.4,
                 uploads=12 + place % 4,
                 missed=place % 3,
                 samples=1000 + 37 * place,
@@ -75,6 +77,10 @@ def running(
         status.bytes.payload_down += down
         status.bytes.message_up += up + 9000
         status.bytes.message_down += down + 9000
+    for phase, share in SHARES.items():
+        sums = status.bytes_by_phase[phase]
+        sums.payload_up = int(share * status.bytes.payload_up)
+        sums.payload_down = int(share * status.bytes.payload_down)
     return status
 
 
@@ -104,6 +110,8 @@ def over(state: str) -> pb.StatusResponse:
     )
     status.ClearField("deadline_s")
     del status.participants[:], status.answered[:]
+    for client in status.clients:
+        client.alive, client.ready, client.state, client.activity = False, False, "left", ""
     return status
 
 
@@ -136,28 +144,13 @@ def closed(number: int, sites: list[str]) -> pb.RoundStatus:
             pb.PhaseStatus(phase=name, seconds=seconds * (1 + 0.1 * math.sin(number)), returned=sites[:3])
         )
     if voted:
-        status.published = "moments.1"
+        status.published = "moments"
         status.accuracy["published"] = scores["moments"]
         status.validation.update(
             {"student": student - 0.03, "anchors": student - 0.04, "moments.0": 0.64, "moments.1": 0.7}
         )
         status.phases[0].missing.extend(sites[3:4])
     return status
-
-
-def ledger(status: pb.StatusResponse) -> list[pb.LedgerRow]:
-    """Rows for every client and round that is over."""
-    return [
-        pb.LedgerRow(
-            client=client.name,
-            round=number,
-            phase=phase,
-            bytes=pb.ByteTotals(calls=3, payload_up=90_000 * (5 - place), payload_down=70_000 * (5 - place)),
-        )
-        for client in status.clients
-        for number in range(1, status.rounds_done + 1)
-        for place, phase in enumerate(PHASES)
-    ]
 
 
 def events(status: pb.StatusResponse) -> list[pb.EventStatus]:

@@ -67,8 +67,7 @@ def main(out: Path) -> None:
         browser = playwright.chromium.launch(executable_path=require_tool("chromium"), args=BROWSER_FLAGS)
         try:
             url = start_run(launcher, Path(folder) / "shards")
-            watcher = Watcher(browser)
-            pages = [watcher.open(url, picture.size, picture.theme, wait="Live") for picture in PICTURES]
+            pages = [Watcher(browser).open(url, picture.size, picture.theme) for picture in PICTURES]
             expect(pages[0].locator("#round")).to_have_text(MIDDLE, timeout=LONGEST_MS)
             expect(pages[0].locator("#phase")).to_have_text("student", timeout=LONGEST_MS)
             for picture, page in zip(PICTURES, pages, strict=True):

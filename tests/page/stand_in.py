@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from tests.page import federation
 
 PAGE = Path(fkd_server.web.__file__).parent / "page"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-PAGES = {"rounds": 100, "ledger": 1000, "events": 200}
+PAGES = {"rounds": 100, "events": 200}
 
 Message = tuple[str, dict[str, Any]]
 
@@ -26,16 +27,13 @@ Message = tuple[str, dict[str, Any]]
 class StandIn:
     """A coordinator's second port, as the page sees it."""
 
-    def __init__(self, status: pb.StatusResponse | None = None) -> None:
-        self.status = status or federation.running()
-        self.rounds = federation.rounds(self.status)
-        self.ledger = federation.ledger(self.status)
-        self.events = federation.events(self.status)
+    def __init__(self) -> None:
+        self.status = federation.running()
+        self.rounds: list[pb.RoundStatus] = []
+        self.events: list[pb.EventStatus] = []
         self.unready = ""
         """Why there is no run to see; empty if there is one."""
         self.logged_in = True
-        self.asked: list[str] = []
-        """Every path that was asked for."""
         self._streams: list[queue.Queue[Message | None]] = []
         self._lock = threading.Lock()
         self._gone = False
@@ -64,6 +62,15 @@ class StandIn:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}/"
+
+    def show(self, status: pb.StatusResponse | None = None) -> StandIn:
+        """Show another run, from here on."""
+        self.drop()
+        self.status = status or federation.running()
+        self.rounds = federation.rounds(self.status)
+        self.events = federation.events(self.status)
+        self.unready, self.logged_in = "", True
+        return self
 
     def tell(self) -> None:
         """Everybody who watches learns the status as it is now."""
@@ -113,19 +120,22 @@ class StandIn:
 
 
 class Serve(Protocol):
-    """Shows a run until the test is over."""
+    """Shows a run."""
 
     def __call__(self, status: pb.StatusResponse | None = None) -> StandIn:
-        """The running one, if no other is given."""
+        """One in its seventh round, if no other is given."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     world: StandIn
     protocol_version = "HTTP/1.1"
 
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # the browser went away
+            super().handle()
+
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        self.world.asked.append(parts.path)
         if self.world.gone:
             self.close_connection = True
             return
@@ -158,9 +168,6 @@ class _Handler(BaseHTTPRequestHandler):
         elif name == "rounds":
             found = [each for each in world.rounds if each.round >= int(asked["first"][0])]
             content = {"rounds": [as_json(each) for each in found[: PAGES[name]]]}
-        elif name == "ledger":
-            offset = int(asked["offset"][0])
-            content = {"rows": [as_json(each) for each in world.ledger[offset : offset + PAGES[name]]]}
         else:
             newer = [each for each in world.events if each.number > int(asked["after"][0])]
             content = {"events": [as_json(each) for each in newer[: PAGES[name]]]}
@@ -173,10 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         while (message := stream.get()) is not None:
             name, content = message
-            try:
-                self.wfile.write(f"event: {name}\ndata: {json.dumps(content)}\n\n".encode())
-            except OSError:  # the browser went away
-                return
+            self.wfile.write(f"event: {name}\ndata: {json.dumps(content)}\n\n".encode())
 
     def _send(self, code: int, kind: str, body: bytes) -> None:
         self._head(code, kind)
@@ -188,7 +192,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'")
-        self.send_header("Cache-Control", "no-store")
+        # The page's own files are kept from one test to the next: reading them again is half the time of opening it.
+        self.send_header("Cache-Control", "max-age=600" if self.path.startswith("/static/") else "no-store")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # named so by the base class
-        """Tests look at what was asked, not at a log."""
+        """Tests look at the page, not at a log."""

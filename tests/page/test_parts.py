@@ -6,10 +6,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.page import federation
-from tests.page.stand_in import Serve
+from tests.page.stand_in import PAGE, Serve
 from tests.page.watching import DESKTOP, Watcher
+from tests.scenario_table import Seen
 
 THIN = "\u202f"
+MOST_BYTES = 70_000
 
 
 def column(page: Page, place: int) -> list[str]:
@@ -36,19 +38,16 @@ def test_the_keyboard_sorts_clients(serve: Serve, watch: Watcher) -> None:
 def test_the_keyboard_reaches_everything_that_can_be_used(serve: Serve, watch: Watcher) -> None:
     stand_in = serve()
     page = watch.open(stand_in.url)
-    wanted = page.locator("a, button:enabled, input, summary, [tabindex='0']").filter(visible=True)
-    reached = set()
-    for _ in range(wanted.count() + 5):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
-    places = wanted.evaluate_all(
-        "(all) => all.map((each) => [...document.querySelectorAll('*')].indexOf(each))"
+    expect(page.locator("#accuracy .line").first).to_be_visible()
+    page.evaluate(
+        "document.addEventListener('focusin', ({ target }) => target.setAttribute('data-reached', ''))"
     )
     # Of radio buttons only the chosen one is a stop; arrows reach the other.
-    other = page.locator("input[type=radio]:not(:checked)").evaluate_all(
-        "(all) => all.map((each) => [...document.querySelectorAll('*')].indexOf(each))"
-    )
-    assert set(places) - set(other) <= reached
+    stops = "a, button:enabled, input:enabled:not([type=radio]:not(:checked)), summary, [tabindex='0']"
+    for _ in range(page.locator(stops).filter(visible=True).count()):
+        page.keyboard.press("Tab")
+    left_out = page.locator(f":is({stops}):not([data-reached])").filter(visible=True)
+    assert left_out.evaluate_all("(all) => all.map((each) => each.outerHTML)") == []
 
 
 def test_the_chart_reads_the_same_to_eyes_ears_and_in_the_table(serve: Serve, watch: Watcher) -> None:
@@ -62,13 +61,33 @@ def test_the_chart_reads_the_same_to_eyes_ears_and_in_the_table(serve: Serve, wa
     student = f"{100 * scores['student']:.1f}{THIN}%"
     expect(slider).to_have_attribute("aria-valuetext", re.compile(f"Round 5: student {student}"))
     expect(page.locator(".tip")).to_contain_text(student)
+    page.keyboard.press("Escape")
+    expect(page.locator(".tip")).to_be_hidden()
     page.get_by_text("The same numbers as a table").click()
     expect(page.locator("#accuracy-table tbody tr").nth(4)).to_contain_text(student)
     assert page.locator("#accuracy .line").count() == 4
+
+
+def test_personal_models_have_a_line_where_a_run_asks_for_their_scores(serve: Serve, watch: Watcher) -> None:
+    stand_in = serve()
+    page = watch.open(stand_in.url)
+    expect(page.locator("#personal-note")).to_contain_text("stay there unless the run asks for them")
+    scored = stand_in.rounds[-1]
+    scored.validation["personal"] = 0.83
+    stand_in.close_round(scored)
+    expect(page.locator("#personal-note")).to_contain_text("so their number flatters")
+    expect(page.locator("#accuracy .personal")).to_have_count(0)
+    page.get_by_label("sites' held-out samples").check()
+    expect(page.locator("#accuracy .label.personal")).to_have_text("personal")
+    page.get_by_text("The same numbers as a table").click()
+    expect(page.locator("#accuracy-table tbody tr").last).to_contain_text(f"83.0{THIN}%")
     dashes = page.locator("#accuracy .line path:first-child").evaluate_all(
         "(all) => all.map((each) => getComputedStyle(each).strokeDasharray)"
     )
-    assert len(set(dashes)) == 4, "lines must differ in more than their colour"
+    marks = page.locator("#accuracy .line .dot:last-child").evaluate_all(
+        "(all) => all.map((each) => each.getAttribute('d').replace(/^M[0-9. -]+/, ''))"
+    )
+    assert len(set(dashes)) == len(set(marks)) == 5, "lines must differ in more than their colour"
 
 
 def test_held_out_accuracy_takes_the_best_strength_of_the_moments(serve: Serve, watch: Watcher) -> None:
@@ -98,11 +117,12 @@ def test_bytes_add_up_and_are_compared(serve: Serve, watch: Watcher) -> None:
     expect(page.locator("#fedavg")).to_contain_text(
         f"76.0{THIN}MB of tensors so far, {ratio:.0f} times less than the 3.24{THIN}GB"
     )
-    rows = [row for row in stand_in.ledger if row.phase == "student"]
-    student = sum(row.bytes.payload_up + row.bytes.payload_down for row in rows) / 1e6
-    expect(page.locator("#phase-bytes p", has_text="student").locator(".number")).to_have_text(
-        f"{student:.1f}{THIN}MB"
-    )
+    assert page.locator("#phase-bytes .name").all_text_contents() == [
+        "setup", "student", "residuals", "moments", "votes",
+    ]  # fmt: skip
+    student = page.locator("#phase-bytes p", has_text="student")
+    assert student.locator(".number").text_content() == f"45.6{THIN}MB"
+    assert student.locator(".unseen").text_content() == f": 16.8{THIN}MB up, 28.8{THIN}MB down"
 
 
 def test_more_bytes_than_full_models_are_not_called_less(serve: Serve, watch: Watcher) -> None:
@@ -113,14 +133,24 @@ def test_more_bytes_than_full_models_are_not_called_less(serve: Serve, watch: Wa
     expect(page.locator("#fedavg")).to_contain_text("2.0 times as much as the")
 
 
-def test_a_long_ledger_is_read_only_when_asked_for(serve: Serve, watch: Watcher) -> None:
-    stand_in = serve(federation.running(350))
+def test_who_left_is_told_apart_from_who_is_silent(serve: Serve, watch: Watcher) -> None:
+    stand_in = serve()
     page = watch.open(stand_in.url)
-    expect(page.locator("#events li").first).to_be_visible()
-    assert "/api/ledger" not in stand_in.asked
-    page.get_by_role("button", name="Add up the whole ledger").click()
-    expect(page.locator("#phase-bytes")).to_contain_text("votes")
-    assert stand_in.asked.count("/api/ledger") == 9, "8,400 rows in pages of 1,000"
+    tones = {state: page.locator("#clients .mark-word", has_text=state) for state in ("left", "gone")}
+    expect(tones["left"]).to_have_attribute("data-tone", "quiet")
+    expect(tones["gone"]).to_have_attribute("data-tone", "warn")
+    expect(page.locator("#clients-note")).to_have_text("6 clients, 4 alive, 1 left, 1 gone")
+    icons = page.locator("#clients .mark-word path")
+    shapes = icons.evaluate_all("(all) => all.map((each) => each.getAttribute('d'))")
+    assert len(set(shapes)) == len(federation.STATES), "states must differ in more than their colour"
+
+
+def test_nobody_is_missed_when_the_run_is_over(serve: Serve, watch: Watcher) -> None:
+    stand_in = serve(federation.over("completed"))
+    page = watch.open(stand_in.url)
+    expect(page.locator("#clients-note")).to_have_text("6 clients, all left")
+    expect(page.locator("#moved-note")).to_contain_text("6 clients, all left")
+    assert page.locator("#clients [data-tone=warn], #clients [data-tone=bad]").count() == 0
 
 
 def test_classes_are_told_by_number_as_well_as_by_shade(serve: Serve, watch: Watcher) -> None:
@@ -140,36 +170,36 @@ def test_many_sites_are_shown_in_pages(serve: Serve, watch: Watcher) -> None:
     expect(page.locator("#coverage tbody tr")).to_have_count(40)
     page.get_by_role("button", name="Next").click()
     page.get_by_role("button", name="Next").click()
-    expect(page.locator("#coverage-shown")).to_have_text("81–100 of 100")
+    expect(page.locator("#coverage-pages span")).to_have_text("81–100 of 100")
     expect(page.locator("#coverage tbody tr")).to_have_count(20)
 
 
-def test_events_are_filtered_and_only_important_ones_are_spoken(serve: Serve, watch: Watcher) -> None:
-    stand_in = serve()
+def test_events_are_filtered_and_only_important_new_ones_are_spoken(serve: Serve, watch: Watcher) -> None:
+    stand_in = serve(federation.running(round_number=120, rounds=200))
     page = watch.open(stand_in.url)
-    expect(page.locator("#events li")).to_have_count(len(stand_in.events))
-    expect(page.locator("#announcements")).to_have_text("")
+    expect(page.locator("#events-note")).to_contain_text(f"200 of {len(stand_in.events)} shown")
     stand_in.happen(federation.event(910, "phase_closed", 7, "student"))
     stand_in.happen(federation.event(911, "client_lost", 7, client="site-003"))
     expect(page.locator("#announcements")).to_have_text("client lost, site-003, round 7")
-    page.get_by_label("Filter").last.fill("client_lost")
-    expect(page.locator("#events li")).to_have_count(3)
+    page.get_by_label("Filter").last.fill("site-003")
+    expect(page.locator("#events li")).to_have_count(2)
     expect(page.locator("#events li").first).to_contain_text("warning: client_lost")
 
 
-@pytest.mark.parametrize(("prefers", "offered"), [("light", "Dark theme"), ("dark", "Light theme")])
+@pytest.mark.parametrize("prefers", ["light", "dark"])
 def test_the_theme_follows_the_machine_until_told_and_is_kept(
-    serve: Serve, watch: Watcher, prefers: str, offered: str
+    serve: Serve, watch: Watcher, prefers: str
 ) -> None:
     stand_in = serve()
     page = watch.open(stand_in.url, DESKTOP, prefers)
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     before = page.evaluate(ground)
-    page.get_by_role("button", name=offered).click()
+    page.get_by_role("button", name="Light / dark").click()
     after = page.evaluate(ground)
     assert after != before
     page.reload()
     assert page.evaluate(ground) == after
+    page.evaluate("localStorage.clear()")
 
 
 def test_everything_can_be_downloaded_from_here(serve: Serve, watch: Watcher) -> None:
@@ -180,3 +210,11 @@ def test_everything_can_be_downloaded_from_here(serve: Serve, watch: Watcher) ->
         f"download/{name}"
         for name in ("clients.csv", "events.jsonl", "ledger.csv", "rounds.csv", "rounds.jsonl")
     ]
+
+
+def test_the_page_is_small_and_whole(seen: Seen) -> None:
+    """All of it comes from the coordinator, over lines that are not always good."""
+    files = [path for path in PAGE.iterdir() if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    seen(f"{len(files)} files, {size / 1000:.1f} kB")
+    assert size < MOST_BYTES

@@ -25,7 +25,7 @@ def test_a_browser_gets_in_with_the_token_and_stays_in(watch: Watcher, tmp_path:
         assert page.evaluate("document.cookie") == "", "scripts cannot read the way in"
         page.reload()
         expect(page.locator("#connection")).to_have_text("Live")
-        watch.close()
+        watch.leave()
 
 
 def test_a_run_that_is_not_there_yet_is_said_to_be_prepared(watch: Watcher) -> None:
@@ -33,4 +33,4 @@ def test_a_run_that_is_not_there_yet_is_said_to_be_prepared(watch: Watcher) -> N
         page = watch.open(f"http://127.0.0.1:{shown.port}/", wait="Not serving")
         expect(page.locator("#state")).to_have_text("Preparing")
         expect(page.locator("#strip")).to_contain_text("embedding images")
-        watch.close()
+        watch.leave()

@@ -1,11 +1,10 @@
-"""Opens the page in a browser and notes what it complains of and whom it asks; asserts nothing."""
+"""Looks at the page in a browser and notes what it complains of and whom it asks; asserts nothing."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 DESKTOP = (1440, 900)
 PHONE = (390, 844)
@@ -21,22 +20,31 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class Watcher:
-    """Opens pages, each in a profile of its own."""
+    """One page in a profile of its own, which looks at one run after another."""
 
     def __init__(self, browser: Browser) -> None:
+        self.forget()
+        self._origin = ""
+        self._context = browser.new_context(reduced_motion="reduce")
+        self._page = self._context.new_page()
+        self._page.set_default_timeout(PATIENCE_MS)
+        self._page.on("console", self._note)
+        self._page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        self._page.on("request", self._check)
+
+    def forget(self) -> None:
+        """Begin to note anew."""
         self.complaints: list[str] = []
-        """Errors and warnings on consoles, and uncaught exceptions."""
+        """Errors and warnings on the console, and uncaught exceptions."""
         self.asked_elsewhere: list[str] = []
         """Requests that left the page's origin."""
         self.refusals_expected = False
         """Whether the coordinator is made to refuse connections, of which a browser complains."""
-        self._browser = browser
-        self._contexts: list[BrowserContext] = []
 
     def open(
         self, url: str, size: tuple[int, int] = DESKTOP, theme: str = "light", *, wait: str = "Live"
     ) -> Page:
-        """A page that shows the run.
+        """The page, looking at a run as if for the first time.
 
         Args:
             url: Where.
@@ -44,35 +52,28 @@ class Watcher:
             theme: What the machine prefers, "light" or "dark".
             wait: What the connection has to say first; empty to wait for nothing.
         """
-        context = self._browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            color_scheme="dark" if theme == "dark" else "light",
-            reduced_motion="reduce",
-        )
-        self._contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        origin = urlsplit(url).netloc
-        page.on("console", self._note)
-        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on("request", lambda request: self._check(request.url, origin))
+        self._origin = urlsplit(url).netloc
+        page = self._page
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
         page.goto(url)
         if wait:
             expect(page.locator("#connection")).to_have_text(wait)
         return page
 
+    def leave(self) -> None:
+        """Look at nothing."""
+        self._page.goto("about:blank")
+
     def close(self) -> None:
-        """Close every page."""
-        contexts, self._contexts = self._contexts, []
-        for context in contexts:
-            with suppress(Exception):  # the browser may be gone, of which its own test tells
-                context.close()
+        """No more."""
+        self._context.close()
 
     def _note(self, message: ConsoleMessage) -> None:
         refused = "Failed to load resource" in message.text and self.refusals_expected
         if message.type in ("error", "warning") and not refused:
             self.complaints.append(message.text)
 
-    def _check(self, url: str, origin: str) -> None:
-        if urlsplit(url).netloc != origin:
-            self.asked_elsewhere.append(url)
+    def _check(self, request: Request) -> None:
+        if urlsplit(request.url).netloc not in (self._origin, ""):
+            self.asked_elsewhere.append(request.url)

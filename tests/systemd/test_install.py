@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fkd_common.errors import InvalidUploadError
+from fkd_common.identifiers import check_client_name
+
 from .units import install
 
 HERE = {"FKD_BIN": str(Path(sys.executable).parent)}
@@ -117,6 +120,65 @@ def test_programs_are_installed_from_a_wheel_once_and_again_when_it_differs(tmp_
     assert not content(root)
 
 
+def test_programs_below_a_folder_of_other_things_are_for_all_and_those_things_stay_private(
+    tmp_path: Path,
+) -> None:
+    """Under a strict umask, too: the services' users have to be able to read the programs."""
+    root, wheel = tmp_path / "root", tmp_path / "fkd-0.0.1-py3-none-any.whl"
+    write_wheel(wheel, "print('one')")
+    key = root / "home/alice/.ssh/id_ed25519"
+    key.parent.mkdir(parents=True)
+    key.write_text("a key")
+    key.chmod(0o600)
+    key.parent.chmod(0o700)
+    (root / "home/alice").chmod(0o755)
+    elsewhere = root / "home/alice/elsewhere"
+    elsewhere.symlink_to(key)
+    before = modes(root / "home/alice")
+    done = install("server", "--root", root, "--prefix", "/home/alice", "--source", wheel, umask=0o077)
+    assert done.returncode == 0, done.stderr
+    after = modes(root / "home/alice")
+    assert {path: mode for path, mode in after.items() if not path.startswith("venv")} == before
+    closed = [path for path, mode in after.items() if path.startswith("venv") and mode & 0o004 == 0]
+    assert "venv/bin/fkd-server" in after and not closed
+
+    fresh = install("server", "--root", root, "--prefix", "/opt/fresh", "--source", wheel, umask=0o077)
+    assert fresh.returncode == 0, fresh.stderr
+    assert all(
+        (root / path).stat().st_mode & 0o005 == 0o005 for path in ("opt", "opt/fresh", "opt/fresh/venv")
+    )
+
+
+def modes(root: Path) -> dict[str, int]:
+    return {str(path.relative_to(root)): path.stat().st_mode for path in root.rglob("*")}
+
+
+def test_a_folder_that_the_services_cannot_enter_is_refused_and_stays_closed(tmp_path: Path) -> None:
+    private = tmp_path / "home/alice"
+    private.mkdir(parents=True)
+    private.chmod(0o700)
+    done = install("server", "--root", tmp_path, "--prefix", "/home/alice/fkd")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "/home/alice cannot be entered by everybody" in done.stderr
+    assert private.stat().st_mode & 0o777 == 0o700 and not list(private.iterdir())
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_virtual_environment_that_was_there_is_neither_used_nor_removed(tmp_path: Path, link: bool) -> None:
+    mine = tmp_path / "opt/fkd/venv"
+    real = tmp_path / "mine" if link else mine
+    (real / "bin").mkdir(parents=True)
+    (real / "bin/python3").symlink_to(sys.executable)
+    if link:
+        mine.parent.mkdir(parents=True)
+        mine.symlink_to(real)
+    done = install("server", "--root", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "was not made by install.sh" in done.stderr
+    install("server", "--root", tmp_path, "--uninstall", "--purge")
+    assert (real / "bin/python3").exists()
+
+
 def write_wheel(path: Path, body: str) -> None:
     """A wheel by the name of this project with a program and no needs."""
     files = {
@@ -135,6 +197,55 @@ def write_wheel(path: Path, body: str) -> None:
             archive.writestr(name, text)
 
 
+NAMES = [
+    "a",
+    "Site-1.b_c",
+    "7",
+    "x" * 64,
+    "x" * 65,
+    "*",
+    "x y",
+    "a;id",
+    "a\nb",
+    "a\x1b[2Jb",
+    "\u00e9",
+    "a\u00e9",
+    "",
+    ".a",
+    "a/b",
+    "a\n",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_site_is_installed_under_a_name_that_the_coordinator_takes_and_under_no_other(
+    tmp_path: Path, name: str
+) -> None:
+    root, folder = tmp_path / "root", tmp_path / "here"
+    folder.mkdir()
+    for file in ("hospital-a", "hospital-b"):
+        (folder / file).touch()  # what a name that is taken for a pattern would match
+    done = install("client", name, "--root", root, cwd=folder, **HERE)
+    try:
+        check_client_name(name)
+    except InvalidUploadError:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "cannot be a client's name" in done.stderr
+        assert len(done.stderr.splitlines()) == 1 and "\x1b" not in done.stderr
+        assert not root.exists()
+    else:
+        assert done.returncode == 0, done.stderr
+        assert [path.name for path in (root / "etc/fkd").iterdir()] == [f"client-{name}.env"]
+
+
+def test_settings_that_are_a_link_belong_to_the_operator_even_if_it_leads_nowhere_yet(tmp_path: Path) -> None:
+    settings = tmp_path / "etc/fkd/client-a.env"
+    settings.parent.mkdir(parents=True)
+    settings.symlink_to("/nonexistent/a.env")
+    assert install("client", "a", "--root", tmp_path, **HERE).returncode == 0
+    assert settings.is_symlink()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -148,6 +259,7 @@ def write_wheel(path: Path, body: str) -> None:
         (["server", "--prefix", "/opt/a b"], "expected letters"),
         (["server", "--frobnicate"], "unknown option --frobnicate"),
         (["server", "--purge"], "--purge goes with --uninstall"),
+        (["server", "--root", "/tmp/a b"], "--root /tmp/a b: expected letters"),
         (["server", "--source", "/nowhere"], "--source /nowhere: expected a checkout or a wheel"),
     ],
 )

@@ -17,12 +17,16 @@ def values(unit: Path, key: str) -> list[str]:
     return [value for name, _, value in lines if name == key]
 
 
-def install(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def install(
+    *arguments: str | Path, umask: int = 0o022, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run install.sh."""
     usual = {name: value for name, value in os.environ.items() if not name.startswith("FKD_")}
     return subprocess.run(
         [INSTALL, *map(str, arguments)],
         env={**usual, **environment},
+        umask=umask,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=120,

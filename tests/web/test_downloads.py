@@ -50,7 +50,7 @@ def test_clients_have_a_row_each_with_their_bytes(run: TinyRun) -> None:
     with showing(run) as shown:
         found = rows(shown.ask("/download/clients.csv").text)
     assert [row["name"] for row in found] == ["a", "b"]
-    assert int(found[0]["message_up"]) == run.service.ledger.by_client()["a"].message_up
+    assert int(found[0]["message_up"]) == run.service.ledger.sums()[0]["a"].message_up
     assert {"samples_of_cat", "samples_of_dog"} <= set(found[0])
 
 

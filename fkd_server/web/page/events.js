@@ -1,13 +1,14 @@
 // What happened, newest first; what matters is also spoken to those who listen.
 
-import { byId, Children, element, icon, named, say } from "./dom.js";
+import { byId, Children, element, icon, named, onFilter, say } from "./dom.js";
 import * as format from "./format.js";
+import { identity } from "./live.js";
 
 const SHOWN = 200;
 const SPOKEN_EVERY_MS = 2000;
 const SPOKEN = /^(round_closed|run_aborted|run_completed|client_lost|client_failed)$/;
-const BAD = /(_aborted|_failed|_damaged|_not_written|_not_kept)$/;
-const UNUSUAL = /(_lost|_denied|_refused|_extended|_taken|_called|fewer_clients|was_asleep|_paused)$/;
+const BAD = /_(aborted|failed|damaged|not_written|not_kept)$/;
+const UNUSUAL = /(_lost|_denied|_refused|_extended|_called|_paused|fewer_clients|was_asleep)$/;
 
 /** The events' section, and announcements. */
 export class Events {
@@ -16,51 +17,30 @@ export class Events {
     this.filter = "";
     this.spoken = null; // the last event when this page was opened, or spoken of
     this.toSay = [];
-    this.wasLost = false;
-    this.rows = new Children(byId("events"), (event) => `${event.number} ${event.time}`, row);
-    byId("event-filter").addEventListener("input", (event) => {
-      this.filter = event.target.value.trim().toLowerCase();
+    this.rows = new Children(byId("events"), identity, row);
+    onFilter("event-filter", (text) => {
+      this.filter = text;
       this.draw();
     });
     setInterval(() => this.speak(), SPOKEN_EVERY_MS);
   }
 
   draw() {
-    const { events, connection } = this.live;
-    const found = events.filter((event) => this.matches(event));
+    const { events } = this.live;
+    const found = events.filter(({ name, client, phase, detail }) =>
+      [name, client, phase, detail].some((text) => text.toLowerCase().includes(this.filter)));
     this.rows.show(found.slice(-SHOWN).reverse());
-    say(
-      byId("events-note"),
-      events.length === 0
-        ? "Nothing has happened yet."
-        : `${Math.min(SHOWN, found.length)} of ${events.length} shown; the coordinator keeps its last 1${"\u202f"}000.`,
-    );
+    const shown = `${Math.min(SHOWN, found.length)} of ${format.count(events.length)} shown`;
+    say(byId("events-note"), `${shown}; the coordinator keeps its last ${format.count(1000)}.`);
     this.listenFor(events);
-    if (connection.state === "lost" && !this.wasLost) this.toSay.push("Connection to the coordinator lost");
-    if (connection.state === "live" && this.wasLost) this.toSay.push("Connected again");
-    this.wasLost = connection.state === "lost";
-  }
-
-  matches(event) {
-    return (
-      this.filter === "" ||
-      [event.name, event.client, event.phase, event.detail].some((text) =>
-        text.toLowerCase().includes(this.filter),
-      )
-    );
   }
 
   listenFor(events) {
-    const newest = events.at(-1);
-    if (newest === undefined) return;
     const fresh = this.spoken === null ? [] : events.slice(events.indexOf(this.spoken) + 1);
-    this.spoken = newest;
+    this.spoken = events.at(-1);
     for (const { name, round, client } of fresh.filter((event) => SPOKEN.test(event.name))) {
-      this.toSay.push(
-        [name.replaceAll("_", " "), client, round === null ? "" : `round ${round}`]
-          .filter(Boolean)
-          .join(", "),
-      );
+      const words = [format.spoken(name), client, round === null ? "" : `round ${round}`];
+      this.toSay.push(words.filter(Boolean).join(", "));
     }
   }
 
@@ -71,34 +51,15 @@ export class Events {
   }
 }
 
-function row(event) {
-  const [level, symbol] = BAD.test(event.name)
-    ? ["bad", "cross"]
-    : UNUSUAL.test(event.name)
-      ? ["warn", "bang"]
-      : ["quiet", "info"];
-  const word = { bad: "error", warn: "warning", quiet: "" }[level];
-  const where = [event.round === null ? "" : `round ${event.round}`, event.phase.replaceAll("_", " ")]
-    .filter(Boolean)
-    .join(", ");
-  const made = element(
-    "li",
-    { "data-tone": level },
-    element("time", { datetime: event.time, title: event.time }, format.clock(new Date(event.time))),
-    element(
-      "span",
-      { class: "what" },
-      icon(symbol),
-      ...(word ? [element("span", { class: "unseen" }, `${word}: `)] : []),
-      event.name,
-    ),
-    element(
-      "span",
-      { class: "where" },
-      where,
-      ...(event.client ? [where ? ", " : "", named(event.client)] : []),
-    ),
-    element("span", { class: "detail" }, event.detail),
-  );
-  return { element: made, update() {} };
+function row({ time, name, round, phase, client, detail }) {
+  const [tone, symbol, word] = BAD.test(name) ? ["bad", "cross", "error: "]
+    : UNUSUAL.test(name) ? ["warn", "bang", "warning: "] : ["quiet", "info", ""];
+  const where = [round === null ? "" : `round ${round}`, format.spoken(phase)].filter(Boolean).join(", ");
+  return {
+    element: element("li", { "data-tone": tone },
+      element("time", { datetime: time, title: time }, format.clock(new Date(time))),
+      element("span.what", icon(symbol), element("span.unseen", word), name),
+      element("span.where", where, where && client ? ", " : "", named(client)),
+      element("span.detail", detail)),
+  };
 }

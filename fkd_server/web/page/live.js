@@ -3,16 +3,17 @@
 const KEPT_EVENTS = 1000;
 const EVENTS_PAGE = 200;
 const ROUNDS_PAGE = 100;
-const LEDGER_PAGE = 1000;
 const SILENT_MS = 15_000; // a status is promised every 5 s
-const FIRST_WAIT_MS = 1000;
+const FIRST_WAIT_MS = 500;
 const LAST_WAIT_MS = 8000;
 const SCORES_MAY_LAG = 20; // rounds whose accuracy may have come while the stream was broken
-const SMALL_LEDGER = 1000; // clients x rounds up to which it is read without being asked for
+
+/** What an event is known by: numbers begin anew in each coordinator process. */
+export const identity = ({ number, time }) => `${number} ${time}`;
 
 /** The state of the page: replaced by what arrives, and told to whoever listens. */
 export class Live {
-  /** `changed(kind)`: "status", "rounds", "events", "ledger" or "connection". */
+  /** `changed(kind)`: "status", "rounds", "events" or "connection". */
   constructor(changed) {
     this.changed = changed;
     this.status = null;
@@ -20,28 +21,16 @@ export class Live {
     this.heardAt = null; // Date of the last word
     this.rounds = new Map(); // by number
     this.events = []; // oldest first
-    this.phases = null; // bytes by phase, once the ledger was read
     this.connection = { state: "connecting", detail: "" };
-    this.seen = new Set();
-    this.lastEvent = 0;
-    this.readingLedger = false;
   }
 
   /** Follows the coordinator until the page is closed. */
   async follow() {
     for (let wait = FIRST_WAIT_MS; ; wait = Math.min(1.6 * wait, LAST_WAIT_MS)) {
-      try {
-        await this.listen(() => {
-          wait = FIRST_WAIT_MS;
-        });
-      } catch (error) {
-        this.connect("lost", error.message);
-      }
-      try {
-        await get("api/status"); // a stream does not tell why it ended; this does
-      } catch (error) {
-        this.connect("lost", error.message);
-      }
+      const served = () => (wait = FIRST_WAIT_MS);
+      await this.listen(served).catch((error) => this.connect("lost", error.message));
+      // A stream does not tell why it ended; this does.
+      await get("api/status").catch((error) => this.connect("lost", error.message));
       await new Promise((resolve) => setTimeout(resolve, wait * (0.8 + 0.4 * Math.random())));
     }
   }
@@ -55,8 +44,8 @@ export class Live {
   listen(served) {
     return new Promise((_, reject) => {
       const stream = new EventSource("api/stream");
-      let heard = performance.now(),
-        caughtUp = false;
+      const told = new Map(); // rounds that the stream has told of
+      let heard = performance.now(), caughtUp = false;
       const watch = setInterval(() => {
         if (performance.now() - heard > SILENT_MS) broken("the coordinator has fallen silent");
       }, 1000);
@@ -76,37 +65,39 @@ export class Live {
         if (caughtUp) return;
         caughtUp = true;
         served();
-        this.catchUp().catch((error) => broken(error.message));
+        this.catchUp(told).catch((error) => broken(error.message));
       });
       on("unready", ({ detail }) => this.connect("unready", detail));
-      on("round", (round) => this.takeRounds([round]));
+      on("round", (round) => {
+        told.set(round.round, round);
+        this.takeRounds([round]);
+      });
       on("log", (event) => this.takeEvents([event]));
       stream.onerror = () => broken("the connection broke");
     });
   }
 
-  async catchUp() {
+  /** Asks for what happened while nobody told; what a stream tells meanwhile is newer than the answers. */
+  async catchUp(told) {
     for (let first = Math.max(0, Math.max(-1, ...this.rounds.keys()) - SCORES_MAY_LAG); ;) {
       const { rounds } = await get(`api/rounds?first=${first}`);
-      this.takeRounds(rounds);
+      this.takeRounds(rounds.map((round) => told.get(round.round) ?? round));
       if (rounds.length < ROUNDS_PAGE) break;
       first = rounds.at(-1).round + 1;
     }
-    for (let after = this.lastEvent; ;) {
+    const kept = [];
+    for (let after = 0; ;) {
       const { events } = await get(`api/events?after=${after}`);
-      this.takeEvents(events);
+      kept.push(...events);
       if (events.length < EVENTS_PAGE) break;
       after = events.at(-1).number;
     }
-    if (this.ledgerIsSmall()) await this.readLedger();
+    this.takeEvents(kept);
   }
 
   takeStatus(status) {
-    const before = this.status;
-    if (before !== null) {
-      if (before.run_id !== status.run_id || before.version !== status.version) return void location.reload();
-      if (status.serving_s < before.serving_s) this.lastEvent = 0; // another process, which counts anew
-    }
+    const { run_id: run, version } = this.status ?? status;
+    if (run !== status.run_id || version !== status.version) return void location.reload();
     this.status = status;
     this.statusAt = performance.now();
     this.heardAt = new Date();
@@ -119,17 +110,11 @@ export class Live {
   }
 
   takeEvents(events) {
-    const fresh = events.filter((event) => !this.seen.has(`${event.number} ${event.time}`));
-    if (fresh.length === 0) return;
-    for (const event of fresh) {
-      this.seen.add(`${event.number} ${event.time}`);
-      this.lastEvent = Math.max(this.lastEvent, event.number);
-    }
-    this.events.push(...fresh);
-    this.events.sort((one, other) => one.time.localeCompare(other.time) || one.number - other.number);
-    for (const event of this.events.splice(0, this.events.length - KEPT_EVENTS)) {
-      this.seen.delete(`${event.number} ${event.time}`);
-    }
+    const all = new Map([...this.events, ...events].map((event) => [identity(event), event]));
+    if (all.size === this.events.length) return;
+    this.events = [...all.values()]
+      .sort((one, other) => one.time.localeCompare(other.time) || one.number - other.number)
+      .slice(-KEPT_EVENTS);
     this.changed("events");
   }
 
@@ -137,41 +122,12 @@ export class Live {
   inOrder() {
     return [...this.rounds.values()].sort((one, other) => one.round - other.round);
   }
-
-  ledgerIsSmall() {
-    return this.status.clients.length * (this.status.rounds_done + 1) <= SMALL_LEDGER;
-  }
-
-  /** Adds up the ledger by phase. */
-  async readLedger() {
-    if (this.readingLedger) return;
-    this.readingLedger = true;
-    try {
-      const phases = new Map();
-      for (let offset = 0; ; offset += LEDGER_PAGE) {
-        const { rows } = await get(`api/ledger?offset=${offset}`);
-        for (const { phase, bytes } of rows) {
-          const sum = phases.get(phase) ?? { payload_up: 0, payload_down: 0 };
-          sum.payload_up += bytes.payload_up;
-          sum.payload_down += bytes.payload_down;
-          phases.set(phase, sum);
-        }
-        if (rows.length < LEDGER_PAGE) break;
-      }
-      this.phases = phases;
-      this.changed("ledger");
-    } finally {
-      this.readingLedger = false;
-    }
-  }
 }
 
 async function get(path) {
-  const answer = await fetch(path, { headers: { Accept: "application/json" }, cache: "no-store" }).catch(
-    () => {
-      throw new Error("it cannot be reached");
-    },
-  );
+  const answer = await fetch(path, { headers: { Accept: "application/json" } }).catch(() => {
+    throw new Error("it cannot be reached");
+  });
   if (answer.ok) return answer.json();
   if (answer.status === 401) {
     location.assign("login");

@@ -4,9 +4,10 @@ import { byId, Children, element, say, table } from "./dom.js";
 import * as format from "./format.js";
 
 const LAST = 10;
+const MOST_REASONS = 3; // of one phase
 
-const colour = (phase) => `phase-${phase.split("_")[0]}`;
-const spoken = (phase) => phase.replaceAll("_", " ");
+const kindOf = (phase) => phase.split("_")[0];
+const phasesOf = (rounds) => [...new Set(rounds.flatMap((round) => round.phases.map(({ phase }) => phase)))];
 
 /** The timeline and its table. */
 export class Rounds {
@@ -14,46 +15,36 @@ export class Rounds {
     this.live = live;
     this.explained = ""; // the phases in the legend
     this.rows = new Children(byId("timeline"), (row) => row.round.round, timelineRow);
-    byId("rounds-table")
-      .closest("details")
-      .addEventListener("toggle", () => this.drawTable());
+    this.details = byId("rounds-table").closest("details");
+    this.details.addEventListener("toggle", () => this.drawTable());
   }
 
   draw() {
-    const rounds = this.live.inOrder(),
-      last = rounds.slice(-LAST).reverse();
-    byId("timeline-none").hidden = rounds.length > 0;
+    const last = this.live.inOrder().slice(-LAST).reverse();
     const longest = Math.max(0.001, ...last.map((round) => round.seconds));
     this.rows.show(last.map((round) => ({ round, longest })));
-    const phases = [
-      ...new Set(last.flatMap((round) => round.phases.map(({ phase }) => phase.split("_")[0]))),
-    ];
-    if (phases.join() !== this.explained) {
-      this.explained = phases.join();
-      byId("phase-legend").replaceChildren(
-        ...phases.map((phase) => element("span", { class: `key ${colour(phase)}` }, phase)),
-        "the rest is between phases",
-      );
+    const kinds = [...new Set(phasesOf(last).map(kindOf))];
+    if (kinds.join() !== this.explained) {
+      this.explained = kinds.join();
+      const keys = kinds.map((kind) => element("span", { class: `key phase-${kind}` }, kind));
+      byId("phase-legend").replaceChildren(...keys, "the rest is between phases");
     }
     this.drawTable();
   }
 
   drawTable() {
-    if (!byId("rounds-table").closest("details").open) return;
-    const rounds = this.live.inOrder().reverse(),
-      phases = [...new Set(rounds.flatMap((round) => round.phases.map(({ phase }) => phase)))];
+    if (!this.details.open) return;
+    const rounds = this.live.inOrder().reverse(), phases = phasesOf(rounds);
+    const seconds = (round, name) => round.phases.find(({ phase }) => phase === name)?.seconds.toFixed(1) ?? "–";
     byId("rounds-table").replaceChildren(
       table(
-        "Rounds, newest first",
-        ["Round", "Seconds", ...phases.map((phase) => `${spoken(phase)}, s`), "Asked", "Published", "Notes"],
+        ["Round", "Seconds", ...phases.map((phase) => `${format.spoken(phase)}, s`), "Asked", "Published", "Notes"],
         rounds.map((round) => [
           String(round.round),
           round.seconds.toFixed(1),
-          ...phases.map(
-            (name) => round.phases.find(({ phase }) => phase === name)?.seconds.toFixed(1) ?? "–",
-          ),
+          ...phases.map((phase) => seconds(round, phase)),
           String(round.cohort.length),
-          round.published ? format.candidate(round.published) : "–",
+          format.candidate(round.published) || "–",
           notes(round),
         ]),
         (column) => column <= phases.length + 2,
@@ -63,42 +54,30 @@ export class Rounds {
 }
 
 function timelineRow({ round: { round } }) {
-  const track = element("span", { class: "track" }),
-    sum = element("span", { class: "number" });
-  let drawn = "";
+  const track = element("span.track"), sum = element("span.number");
   return {
-    element: element(
-      "p",
-      { class: "bar-row" },
-      element("span", { class: "name" }, `Round ${round}`),
-      track,
-      sum,
-    ),
-    update({ round: now, longest }) {
-      say(sum, format.duration(now.seconds));
-      const key = JSON.stringify([now.phases.map(({ phase, seconds }) => [phase, seconds]), longest]);
-      if (key === drawn) return;
-      drawn = key;
-      track.replaceChildren(
-        ...now.phases.map(({ phase, seconds }) => {
-          const text = `${spoken(phase)} ${format.duration(seconds)}`;
-          const made = element("i", { class: colour(phase), title: text }, element("span", {}, text));
-          made.style.inlineSize = `${((100 * seconds) / longest).toFixed(2)}%`;
-          return made;
-        }),
-      );
+    element: element("p.bar-row", element("span.name", `Round ${round}`), track, sum),
+    update({ round: { phases, seconds: all }, longest }) {
+      say(sum, format.duration(all));
+      track.replaceChildren(...phases.map(({ phase, seconds }) => {
+        const text = `${format.spoken(phase)} ${format.duration(seconds)}`;
+        const bar = element("i", { class: `phase-${kindOf(phase)}`, title: text }, element("span", text));
+        bar.style.width = `${((100 * seconds) / longest).toFixed(2)}%`;
+        return bar;
+      }));
     },
   };
 }
 
-function notes(round) {
+function notes({ phases }) {
   const said = [];
-  for (const { phase, missing, failed, excluded, skipped } of round.phases) {
-    if (skipped) said.push(`${spoken(phase)} skipped: ${skipped}`);
-    if (missing.length > 0) said.push(`${spoken(phase)} missed by ${format.names(missing)}`);
-    for (const [client, why] of Object.entries(failed).slice(0, 3)) said.push(`${client} failed: ${why}`);
-    for (const [client, why] of Object.entries(excluded).slice(0, 3))
-      said.push(`${client} does not count: ${why}`);
+  for (const { phase, missing, failed, excluded, skipped } of phases) {
+    if (skipped) said.push(`${format.spoken(phase)} skipped: ${skipped}`);
+    if (missing.length > 0) said.push(`${format.spoken(phase)} missed by ${format.names(missing)}`);
+    for (const [reasons, what] of [[failed, "failed"], [excluded, "does not count"]]) {
+      const some = Object.entries(reasons).slice(0, MOST_REASONS);
+      said.push(...some.map(([client, why]) => `${client} ${what}: ${why}`));
+    }
   }
   return said.join("; ") || "–";
 }
