@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 
 import shtab
@@ -65,6 +66,8 @@ def _all(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
 def _say_what_completes(action: argparse.Action) -> None:
     """Paths complete to files, and nothing else does that takes a value."""
     named = str(action.metavar or action.dest).lower()
+    if action.choices is None and (listed := re.fullmatch(r"\{([\w,]+)\}", named)):
+        action.choices = listed[1].split(",")
     is_path = action.type is not None and getattr(action.type, "__name__", "") == "Path"
     if is_path or any(word in named for word in ("path", "file", "folder", "dir")):
         action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's convention

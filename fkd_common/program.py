@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from fkd_common.errors import ExitCode, FkdError, UsageError
+from fkd_common.printable import printable
 
 
 class _ParserReadyError(Exception):
@@ -51,7 +55,10 @@ class OneSentenceParser(argparse.ArgumentParser):
         Raises:
             UsageError: Always.
         """
-        raise UsageError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        meant = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        advice = f"did you mean {meant[0]}?" if meant else f"see {self.prog} --help"
+        raise UsageError(f"{message.removeprefix('argument ')} ({advice})")
 
 
 def run_program(program: str, extra: str, body: Callable[[], int]) -> int:
@@ -73,9 +80,12 @@ def run_program(program: str, extra: str, body: Callable[[], int]) -> int:
         if error.name is None or error.name.startswith("fkd_"):
             raise
         message, code = f"{error.name} is not installed here: pip install 'fkd[{extra}]'", ExitCode.USAGE
-    except KeyboardInterrupt:
-        message, code = "stopped on request", ExitCode.INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except KeyboardInterrupt as error:
+        message, code = "stopped on request", getattr(error, "exit_code", ExitCode.INTERRUPTED)
     except OSError as error:
         message, code = f"{error.filename or 'the disk'}: {error.strerror or error}", ExitCode.FAILURE
-    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{program}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
     return int(code)

@@ -137,9 +137,9 @@ def _read_yaml(kind: type[ProgramSettings], path: Path) -> dict[str, Any]:
     known = {field.alias or name for name, field in kind.model_fields.items()}
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
-        raise UsageError(
-            f"configuration file {path}: unknown key {', '.join(unknown)}; --print-config lists the known ones"
-        )
+        meant = difflib.get_close_matches(unknown[0], known, n=1)
+        advice = f"did you mean {meant[0]}?" if meant else "--print-config lists the known ones"
+        raise UsageError(f"configuration file {path}: unknown key {', '.join(unknown)}; {advice}")
     return values
 
 

@@ -2,7 +2,7 @@
 
 With TLS an operator is who holds an operator's certificate. Without, it is whoever calls from this machine:
 that includes clients that come through a tunnel, which is one more reason for TLS. Every order leaves a line in
-the log, and so does everything that is not allowed.
+the log; what is not allowed leaves some.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fkd_common.errors import ForbiddenError, InvalidUploadError, UnreachableErr
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.rpc import Method
 from fkd_server.access.identity import UNPROVEN, Peer, Role
+from fkd_server.complaints import Complaints
 from fkd_server.overview import Overview
 from fkd_server.published_files import PublishedFiles
 from fkd_server.run_state import RunState
@@ -52,6 +53,7 @@ class Admin:
             "Stop": self._stop,
             "ReadModel": lambda request, who: files.piece(request.part, request.offset, request.sha256),
         }
+        self._complaints = Complaints()
         self._log = structlog.get_logger()
 
     def answer(self, method: Method, raw: bytes, who: str) -> bytes:
@@ -91,7 +93,7 @@ class Admin:
         allowed = is_loopback(address) if peer == UNPROVEN else peer.role is Role.OPERATOR
         who = peer.name or "unproven"
         if not allowed:
-            self._log.warning("admin_denied", who=who, method=method.name, address=address)
+            self._complaints.warning("admin_denied", address, who=who, method=method.name)
             raise ForbiddenError(
                 f"{method.name} is for operators: expected the certificate of one, made by {OPERATOR_COMMAND}, "
                 f"got {peer.role.value + ' ' + who if peer.role else 'none'}",

@@ -11,9 +11,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from fkd_common.artifacts import BlobStore
 from fkd_common.errors import DataError, ExitCode, UsageError
+from fkd_common.given_path import given_path
+from fkd_common.printable import printable
 from fkd_common.program import OneSentenceParser
 from fkd_server.method.federated_method import stored_blob
 from fkd_server.prepare import ANCHORS_FILE, EXTRACTOR_FILE
@@ -51,7 +54,7 @@ def main(arguments: list[str]) -> int:
         description="Check the state of a run that is not being served: database, artifacts, accepted uploads.",
     )
     parser.add_argument(
-        "folder", nargs="?", type=Path, help="run folder (default: the unfinished one in ./run)"
+        "folder", nargs="?", type=given_path, help="run folder (default: the unfinished one in ./run)"
     )
     parser.add_argument("--repair", action="store_true", help="mend what can be mended")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
@@ -217,5 +220,7 @@ def _print(findings: list[Finding]) -> None:
     table = Table("", "what", "trouble", "remedy", Column("file", overflow="fold"), box=None)
     for finding in findings:
         mark = "ok" if not finding.trouble else "mended" if finding.mended else "LOST"
-        table.add_row(mark, finding.what, finding.trouble, finding.remedy, finding.path)
+        # Names in a folder from elsewhere are text: no markup, nothing that a terminal would obey.
+        told = (finding.what, finding.trouble, finding.remedy, finding.path)
+        table.add_row(mark, *(Text(printable(part)) for part in told))
     Console().print(table)

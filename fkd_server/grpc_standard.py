@@ -7,6 +7,7 @@ operators' tools (grpcurl) which calls there are.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ REFLECTION_METHODS = tuple(
 
 MAX_WATCHES = 64
 """Watches open at once."""
+WATCHES_PER_CALLER = 8
 
 _Status = health_pb2.HealthCheckResponse
 
@@ -50,7 +52,7 @@ class Health:
         self.drains = False
         """Whether the program stops."""
         self._ended = False
-        self._watches = 0
+        self._watches: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
     def serve(self) -> None:
@@ -84,17 +86,23 @@ class Health:
         answer: bytes = _Status(status=status).SerializeToString()
         return answer
 
-    async def watch(self, raw: bytes, send: Callable[[bytes], Awaitable[None]]) -> None:
+    async def watch(self, raw: bytes, caller: str, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Answer Watch: the status now, and whenever it changes, until watches end.
+
+        Args:
+            raw: The serialised request.
+            caller: Who watches: a certificate's holder, or a connection.
+            send: Takes the answers, serialised.
 
         Raises:
             InvalidUploadError: The request is not one.
-            BusyError: There are enough watches, or the peer does not take its messages.
+            BusyError: There are enough watches, or the caller has its share, or does not take its messages.
         """
         service, told = _service(raw), None
-        if self._watches >= MAX_WATCHES:
-            raise BusyError(f"{self._watches} watches are open already", reason="TOO_MANY_WATCHES")
-        self._watches += 1
+        for open_, most in ((self._watches.total(), MAX_WATCHES), (self._watches[caller], WATCHES_PER_CALLER)):
+            if open_ >= most:
+                raise BusyError(f"{open_} watches are open already", reason="TOO_MANY_WATCHES")
+        self._watches[caller] += 1
         try:
             while True:
                 changed, status = self._changed, self._status(service)
@@ -106,7 +114,9 @@ class Health:
                     return
                 await changed.wait()
         finally:
-            self._watches -= 1
+            self._watches[caller] -= 1
+            if not self._watches[caller]:
+                del self._watches[caller]
 
     def _status(self, service: str) -> health_pb2.HealthCheckResponse.ServingStatus:
         if service not in ("", COORDINATOR):

@@ -66,6 +66,11 @@ class History:
             chosen = [status for status in self._rounds if status.round >= first][:most]
             return [_copy(status) for status in chosen]
 
+    def round(self, number: int) -> pb.RoundStatus | None:
+        """What happened in a round that is over."""
+        found = self.rounds(number, 1)
+        return found[0] if found and found[0].round == number else None
+
     def last_scored(self) -> pb.RoundStatus | None:
         """The last round with an accuracy or a vote."""
         with self._lock:

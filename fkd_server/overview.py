@@ -5,13 +5,13 @@ Safe to use from any thread. Looking at the state machine waits for the call or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 
-from fkd_common.ledger import PHASE_NAMES, ByteCount
+from fkd_common.ledger import PHASE_NAMES, ByteCount, LedgerKey
 from fkd_common.pb import admin_pb2 as pb
-from fkd_server.chronicle import Chronicle
+from fkd_server.chronicle import Chronicle, WrittenModel
 from fkd_server.coordinator import WAITING, Coordinator
 from fkd_server.run_state import ClientRecord
 from fkd_server.service import CoordinatorService
@@ -60,8 +60,7 @@ class Overview:
         if (scored := history.last_scored()) is not None:
             answer.last_scored.CopyFrom(scored)
         if (model := self._chronicle.model) is not None:
-            published = pb.PublishedModel(sha256=model.sha256, round=model.round, published=model.published)
-            answer.model.CopyFrom(published)
+            answer.model.CopyFrom(_published(model, history.round(model.round)))
         uploads, (by_client, by_phase) = self._store.uploads_by_client(), self._service.ledger.sums()
         answer.bytes.CopyFrom(_totals(by_client.values()))
         for phase, count in by_phase.items():
@@ -89,12 +88,11 @@ class Overview:
     def ledger(self, offset: int) -> pb.LedgerResponse:
         """Rows of the ledger, after the first so many."""
         rows = self._service.ledger.rows(offset, LEDGER_PAGE)
-        return pb.LedgerResponse(
-            rows=[
-                pb.LedgerRow(client=key.client, round=key.round, phase=key.phase, bytes=_totals([count]))
-                for key, count in rows
-            ]
-        )
+        return pb.LedgerResponse(rows=map(_ledger_row, rows))
+
+    def whole_ledger(self) -> Iterator[pb.LedgerRow]:
+        """All rows, as this moment has them: pages that are asked for one after another would repeat or lack some."""
+        return map(_ledger_row, self._service.ledger.rows())
 
     def events(self, after: int) -> pb.EventsResponse:
         """What happened after the event of that number."""
@@ -121,6 +119,11 @@ class Overview:
         )
 
 
+def _ledger_row(row: tuple[LedgerKey, ByteCount]) -> pb.LedgerRow:
+    key, count = row
+    return pb.LedgerRow(client=key.client, round=key.round, phase=key.phase, bytes=_totals([count]))
+
+
 def _client_status(client: ClientRecord, coordinator: Coordinator, now: float) -> pb.ClientStatus:
     state = _state(client, coordinator)
     working = state == "working" and client.activity != WAITING
@@ -133,6 +136,21 @@ def _client_status(client: ClientRecord, coordinator: Coordinator, now: float) -
         progress=client.progress if working else 0.0,
         last_seen_s=max(0.0, now - client.last_seen),
     )
+
+
+def _published(model: WrittenModel, scored: pb.RoundStatus | None) -> pb.PublishedModel:
+    """A model and how good it is, as far as the round after which it was written tells."""
+    told = pb.PublishedModel(sha256=model.sha256, round=model.round, published=model.published)
+    if scored is not None and "published" in scored.accuracy:
+        told.accuracy = scored.accuracy["published"]
+    of_kind = [
+        v
+        for name, v in (scored.validation if scored else {}).items()
+        if name.split(".")[0] == model.published
+    ]
+    if of_kind:
+        told.validation = max(of_kind)
+    return told
 
 
 def _state(client: ClientRecord, coordinator: Coordinator) -> str:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fkd_common.artifacts import Artifact, BlobStore, write_atomically
 from fkd_common.errors import DataError, ExitCode, FkdError, UsageError
+from fkd_common.given_path import given_path
 from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.program import OneSentenceParser
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
@@ -48,11 +49,11 @@ def main(arguments: list[str]) -> int:
         description="Build the extractor artifact and embed the anchors (needs torch), for --prepared.",
     )
     parser.add_argument("--extractor", default="resnet18", help="resnet18, pretrain, or a .safetensors file")
-    parser.add_argument("--anchors", type=Path, required=True, help="anchor shard folder")
+    parser.add_argument("--anchors", type=given_path, required=True, help="anchor shard folder")
     parser.add_argument(
-        "--public", type=Path, default=Path("shards/public"), help="labelled public shard for pretrain"
+        "--public", type=given_path, default=Path("shards/public"), help="labelled public shard for pretrain"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--out", type=given_path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     given = parser.parse_args(arguments)

@@ -85,6 +85,9 @@ SAVE_LEDGER_S = 5.0
 SAY_DISK_S = 10.0
 """A disk that keeps refusing is mentioned this often."""
 
+DISK_FORGIVEN_S = 15.0
+"""A disk that has refused nothing for so long is taken to work: what it refuses is tried again oftener."""
+
 
 @dataclass(frozen=True)
 class RunIdentity:
@@ -144,6 +147,7 @@ class CoordinatorService:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
         self._disk_complained = -SAY_DISK_S
+        self._disk_refused = (-DISK_FORGIVEN_S, "")
         self._ledger_saved = clock()
         self._run_tag = hashlib.sha256(identity.run_id.encode()).digest()[:4]
 
@@ -235,9 +239,15 @@ class CoordinatorService:
 
     def _say_disk(self, detail: str) -> None:
         """Trouble of our own disk is said every so often, for as long as it lasts."""
+        self._disk_refused = (self._clock(), detail)
         if self._clock() - self._disk_complained >= SAY_DISK_S:
             self._disk_complained = self._clock()
             structlog.get_logger().error("disk_refuses", detail=detail, retrying=True)
+
+    def disk_refuses(self) -> str:
+        """What the disk said when it last did not take or give data, if that is not long ago; else nothing."""
+        at, detail = self._disk_refused
+        return detail if self._clock() - at < DISK_FORGIVEN_S else ""
 
     def abort(self, detail: str) -> None:
         """End the run; clients learn it at their next call."""

@@ -18,7 +18,8 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """Settings of the coordinator: flag > environment (FKD_...) > file > default.
 
     Other commands, each with its --help: `fkd-server prepare` a run on a machine that has torch; `certs` and `token`
-    for TLS; `status` and `stop` for a run at work; `doctor` for one whose files are damaged.
+    for TLS; `status`, `clients`, `rounds`, `ledger`, `events`, `pause`, `resume` and `stop` for a run at work; `export`
+    its model; `doctor` for a run whose files are damaged; `completion` for the shell.
     """
 
     port: int = Field(50051, ge=0, le=65535)

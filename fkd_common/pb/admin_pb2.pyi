@@ -126,14 +126,18 @@ class ByteTotals(_message.Message):
     def __init__(self, calls: _Optional[int] = ..., payload_up: _Optional[int] = ..., payload_down: _Optional[int] = ..., message_up: _Optional[int] = ..., message_down: _Optional[int] = ..., wasted: _Optional[int] = ...) -> None: ...
 
 class PublishedModel(_message.Message):
-    __slots__ = ("sha256", "round", "published")
+    __slots__ = ("sha256", "round", "published", "accuracy", "validation")
     SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_FIELD_NUMBER: _ClassVar[int]
     sha256: str
     round: int
     published: str
-    def __init__(self, sha256: _Optional[str] = ..., round: _Optional[int] = ..., published: _Optional[str] = ...) -> None: ...
+    accuracy: float
+    validation: float
+    def __init__(self, sha256: _Optional[str] = ..., round: _Optional[int] = ..., published: _Optional[str] = ..., accuracy: _Optional[float] = ..., validation: _Optional[float] = ...) -> None: ...
 
 class RoundsRequest(_message.Message):
     __slots__ = ("first",)

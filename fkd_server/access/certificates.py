@@ -298,3 +298,24 @@ def _key_usage(*, signs: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+@dataclass(frozen=True)
+class OwnCertificate:
+    """A certificate of the coordinator's own."""
+
+    what: str
+    """"authority" or "coordinator"."""
+    certificate: x509.Certificate
+
+
+def own_certificates(folder: Path) -> list[OwnCertificate]:
+    """The authority's and the coordinator's certificate, as far as they are there and whole."""
+    found = []
+    for what, name in (("authority", CA_FILE), ("coordinator", SERVER_FILE)):
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / name).read_bytes())
+        except (OSError, *UNREADABLE):
+            continue
+        found.append(OwnCertificate(what, certificate))
+    return found

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from fkd_common.access.certificates import Role, fingerprint, utc_now
 from fkd_common.errors import ExitCode, UsageError
+from fkd_common.given_path import given_path
 from fkd_common.program import OneSentenceParser
 from fkd_server.access.certificates import (
     CLIENT_DAYS,
     SERVER_FILE,
     SERVER_KEY_FILE,
     CertificateAuthority,
+    own_certificates,
 )
 from fkd_server.access.host_names import default_hosts, hosts_of
 from fkd_server.access.join_tokens import TokenStore
@@ -46,7 +48,7 @@ def certs(arguments: list[str]) -> int:
         verb.add_argument("--host", action="append", default=[], help=f"{text}; repeat for more")
     issue.add_argument("name", help="the client's id in every run, or the operator's name")
     issue.add_argument("--role", choices=[role.value for role in Role], default=Role.CLIENT.value)
-    issue.add_argument("--out", type=Path, help="folder to make (default: NAME)")
+    issue.add_argument("--out", type=given_path, help="folder to make (default: NAME)")
     issue.add_argument("--days", type=float, help=f"validity in days (default: {CLIENT_DAYS})")
     gone.add_argument("name", nargs="?", help="whose certificates")
     gone.add_argument("--serial", help="or one serial number, hexadecimal: of a certificate made elsewhere")
@@ -62,6 +64,7 @@ def token(arguments: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     create = _verb(verbs, "create", "print a new token, for `fkd-client --join`")
     create.add_argument("name", help="the client's id in every run")
+    create.add_argument("--out", type=given_path, help="write it to this new file, for this user alone")
     create.add_argument("--valid", default="24h", help="how long: 30m, 24h, 7d (default: 24h)")
     _verb(verbs, "list", "show tokens; their text is kept nowhere")
     gone = _verb(verbs, "revoke", "make a token that waits worthless")
@@ -73,7 +76,7 @@ def _verb(verbs: argparse._SubParsersAction[OneSentenceParser], name: str, text:
     verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     folder = Path(os.environ.get("FKD_TLS") or DEFAULT_FOLDER)
     verb.add_argument(
-        "--tls", type=Path, default=folder, help=f"the coordinator's folder (default: {folder})"
+        "--tls", type=given_path, default=folder, help=f"the coordinator's folder (default: {folder})"
     )
     return verb
 
@@ -143,8 +146,14 @@ def _revoke(given: argparse.Namespace) -> None:
 
 
 def _list(given: argparse.Namespace) -> None:
-    now = utc_now()
-    for record in issued_in(given.tls):
+    now, records = utc_now(), issued_in(given.tls)
+    if not records:
+        print(f"{given.tls}: no certificates of clients or operators")
+    for own in own_certificates(given.tls):
+        until = own.certificate.not_valid_after_utc
+        state = "valid" if now < until else "expired"
+        print(f"{own.what}  {state}  until {until:%Y-%m-%d}  {own.certificate.serial_number:x}")
+    for record in records:
         holder = record.holder
         state = "revoked" if record.revoked else "valid" if record.counts(now) else "expired"
         if holder is None:
@@ -165,11 +174,29 @@ def _create(given: argparse.Namespace) -> None:
         raise UsageError(f"--valid {given.valid!r}: expected more than 0 and at most {MAX_TOKEN_DAYS}d")
     valid = timedelta(seconds=seconds)
     authority = CertificateAuthority(given.tls)
-    print(TokenStore(given.tls).create(authority, given.name, valid))
+    if given.out is None:
+        print(TokenStore(given.tls).create(authority, given.name, valid))
+        return
+    with open(given.out, "x", opener=_private) as file:
+        try:
+            file.write(TokenStore(given.tls).create(authority, given.name, valid) + "\n")
+        except BaseException:
+            given.out.unlink()
+            raise
+    print(
+        f"{given.out}: a token for {given.name}, good for {given.valid}; bring it to the site by a way you trust"
+    )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _list_tokens(given: argparse.Namespace) -> None:
-    for one in TokenStore(given.tls).listed():
+    tokens = TokenStore(given.tls).listed()
+    if not tokens:
+        print(f"{given.tls}: no tokens")
+    for one in tokens:
         until = f"until {one.stored.expires:%Y-%m-%d %H:%M} UTC  " if one.stored else ""
         print(f"{one.name}  {one.state}  {until}{one.token_id}")
 

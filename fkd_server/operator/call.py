@@ -14,9 +14,10 @@ from fkd_common.access.certificates import OPERATOR_COMMAND, OPERATOR_FILES, Cre
 from fkd_common.access.handshake import why_plain_text_fails, why_tls_fails
 from fkd_common.addresses import split_address
 from fkd_common.errors import FkdError, UnreachableError, UsageError
+from fkd_common.given_path import given_path
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.program import OneSentenceParser
-from fkd_common.rpc import ADMIN_METHODS, MAX_ANSWER_BYTES, from_rpc_error
+from fkd_common.rpc import ADMIN_METHODS, MAX_ANSWER_BYTES, PREPARING, from_rpc_error
 from fkd_server.access.certificates import CertificateAuthority
 
 CALL_TIMEOUT_S = 10.0
@@ -32,9 +33,9 @@ def operator_parser(verb: str, description: str) -> OneSentenceParser:
     )
     parser.add_argument(
         "--tls",
-        type=Path,
-        default=os.environ.get("FKD_TLS") or None,
-        help="folder of an operator's certificate: ca.pem, cert.pem, key.pem (default: $FKD_TLS, else plain text)",
+        type=given_path,
+        default=os.environ.get("FKD_OPERATOR_TLS") or None,
+        help="folder of an operator's certificate (default: $FKD_OPERATOR_TLS, else plain text)",
     )
     return parser
 
@@ -100,8 +101,13 @@ class Operator:
         return method.response_type.FromString(raw)
 
     def status(self) -> pb.StatusResponse:
-        """Where the run stands."""
-        answer: pb.StatusResponse = self.call("Status", pb.StatusRequest())
+        """Where the run stands; "preparing" while there is none to ask about."""
+        try:
+            answer: pb.StatusResponse = self.call("Status", pb.StatusRequest())
+        except UnreachableError as error:
+            if error.reason != PREPARING:
+                raise
+            return pb.StatusResponse(state="preparing", round=-1, waiting_for=str(error))
         return answer
 
     def _explained(self, error: grpc.RpcError) -> FkdError:

@@ -15,7 +15,6 @@ from rich.live import Live
 from fkd_common.errors import ExitCode, UnreachableError
 from fkd_common.message_json import as_json
 from fkd_common.pb import admin_pb2 as pb
-from fkd_common.rpc import PREPARING
 from fkd_server.operator.call import Operator, operator_parser
 from fkd_server.operator.tables import (
     clients_table,
@@ -166,7 +165,16 @@ def stop(arguments: list[str]) -> int:
     Raises:
         FkdError: As :func:`status`.
     """
-    given = _parser("stop", "End a run without a result; its clients learn it.").parse_args(arguments)
+    parser = _parser("stop", "End a run for good, without a result; its clients learn it.")
+    parser.add_argument("--yes", action="store_true", help="do not ask, as where nobody types")
+    given = parser.parse_args(arguments)
+    if sys.stdin.isatty() and not given.yes:
+        question = (
+            f"end the run at {given.server} for good? To stop the coordinator alone, end its process. [y/N] "
+        )
+        if input(question).strip().lower() not in ("y", "yes"):
+            print("nothing has changed")
+            return ExitCode.OK
     return _steer(given, "Stop", pb.StopRequest())
 
 
@@ -214,14 +222,13 @@ def _watch_on_screen(operator: Operator, every_s: float) -> int:
 
 def _again(operator: Operator, every_s: float) -> Iterator[pb.StatusResponse]:
     """A run's status again and again, the last one when it is over; over a coordinator's restart."""
-    answered, said = time.monotonic(), ""
+    answered: float | None = None
+    said = ""
     while True:
         try:
             answer = operator.status()
         except UnreachableError as error:
-            if error.reason == PREPARING:
-                answered = time.monotonic()
-            elif time.monotonic() - answered > PATIENCE_S:
+            if answered is None or time.monotonic() - answered > PATIENCE_S:
                 raise
             if str(error) != said:
                 print(f"waiting: {error}", file=sys.stderr, flush=True)

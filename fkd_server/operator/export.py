@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +12,10 @@ from pathlib import Path
 from fkd_common.artifacts import sha256_hex, write_atomically
 from fkd_common.errors import ExitCode, UsageError
 from fkd_common.exported_file import Candidate, ModelFiles, encode_exported
+from fkd_common.given_path import given_path
+from fkd_common.printable import printable
 from fkd_common.program import OneSentenceParser
+from fkd_common.stop_signals import stop_signals_raised
 from fkd_server.operator.call import Operator
 from fkd_server.operator.model_sources import from_coordinator, from_folder, newest_run
 
@@ -35,16 +39,17 @@ def main(arguments: list[str]) -> int:
     out: Path = given.out
     _check_out(out, force=given.force)
     encode = _encoder(Format(given.format))
-    files = _files(given)
-    blob = encode(files)
-    try:
-        write_atomically(out, blob)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    with stop_signals_raised():
+        files = _files(given)
+        blob = encode(files)
+        try:
+            write_atomically(out, blob)
+        except OSError as error:
+            raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
     header = files.header
     print(
-        f"{out}: {len(blob):,} bytes, sha256 {sha256_hex(blob)}\n"
-        f"run {header.run_id}, candidate {header.candidate}, {len(header.classes)} classes; takes uint8 images of "
+        f"{printable(str(out))}: {len(blob):,} bytes, sha256 {sha256_hex(blob)}\n"
+        f"run {header.run_id or '(no name)'}, candidate {header.candidate}, {len(header.classes)} classes; takes uint8 images of "
         f"shape N×3×{header.image_size}×{header.image_size}, gives scores and probabilities"
     )
     return ExitCode.OK
@@ -56,7 +61,7 @@ def _parser() -> OneSentenceParser:
         description="Write the published model with its extractor as one file that takes raw images.",
     )
     parser.add_argument("--format", choices=list(Format), default=Format.SAFETENSORS, help="(safetensors)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write")
+    parser.add_argument("--out", type=given_path, required=True, help="file to write")
     parser.add_argument("--force", action="store_true", help="replace --out if it is there")
     parser.add_argument(
         "--candidate",
@@ -66,22 +71,36 @@ def _parser() -> OneSentenceParser:
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
-        "--run", type=Path, help="folder of a run (default: the newest under ./run with a model)"
+        "--run", type=given_path, help="folder of a run (default: the newest under ./run with a model)"
     )
     source.add_argument("--server", help="fetch the model from this coordinator, HOST:PORT, instead")
     parser.add_argument(
         "--tls",
-        type=Path,
-        default=os.environ.get("FKD_TLS") or None,
-        help="with --server: folder of an operator's certificate (default: $FKD_TLS, else plain text)",
+        type=given_path,
+        default=os.environ.get("FKD_OPERATOR_TLS") or None,
+        help="with --server: folder of an operator's certificate (default: $FKD_OPERATOR_TLS, else plain text)",
     )
     return parser
 
 
 def _check_out(out: Path, *, force: bool) -> None:
-    if out.is_dir() or not out.parent.is_dir():
+    if str(out) == "-":
+        raise UsageError(
+            "--out -: a model is written to a file, not to standard output (./- is a file's name)"
+        )
+    if not out.parent.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
-    if out.exists() and not force:
+    try:
+        there = out.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    if not stat.S_ISREG(there):  # a device, for one, would be gone; a link may lead anywhere
+        raise UsageError(
+            f"--out {out}: expected the name of a file, and this is something else: a folder, a link, a device or such"
+        )
+    if not force:
         raise UsageError(f"--out {out} exists: choose another file, or replace it with --force")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from fkd_common.artifacts import sha256_hex
-from fkd_common.errors import CorruptTransferError, DataError, StaleError, UsageError
+from fkd_common.errors import CorruptTransferError, DataError, InvalidUploadError, StaleError, UsageError
 from fkd_common.exported_file import MAX_FILE_BYTES, Candidate, ModelFiles, read_whole
+from fkd_common.identifiers import check_run_id
 from fkd_common.model_file import decode_model
 from fkd_common.pb import admin_pb2 as pb
 from fkd_server.operator.call import Operator
@@ -18,6 +20,8 @@ RUNS = Path("run")
 
 _TRIES = 5
 """A model may be replaced while it is fetched; votes are far apart."""
+_PAUSE_S = 0.2
+"""Between tries: a coordinator writes a model, and knows its hash a moment later."""
 
 
 def newest_run(runs: Path = RUNS) -> Path:
@@ -65,7 +69,7 @@ def from_coordinator(operator: Operator, candidate: Candidate) -> ModelFiles:
         CorruptTransferError: What it sent is not what it said.
         UsageError: The model has no such candidate.
     """
-    run_id = operator.status().run_id
+    run_id = _name(operator.status().run_id)
     model = _fetched(operator, pb.MODEL_PART_MODEL)
     extractor = _fetched(operator, pb.MODEL_PART_EXTRACTOR)
     return ModelFiles.of(run_id, model, extractor, candidate)
@@ -75,9 +79,10 @@ def _fetched(operator: Operator, part: pb.ModelPart) -> bytes:
     for left in reversed(range(_TRIES)):
         try:
             return _fetched_at_once(operator, part)
-        except StaleError:
+        except (StaleError, CorruptTransferError):
             if not left:
                 raise
+            time.sleep(_PAUSE_S)
     raise AssertionError("unreachable")
 
 
@@ -86,6 +91,7 @@ def _fetched_at_once(operator: Operator, part: pb.ModelPart) -> bytes:
 
     Raises:
         StaleError: A newer version came meanwhile.
+        CorruptTransferError: What came is not what had been said: it was damaged, or is of two versions.
     """
     whole, sha256 = bytearray(), ""
     while True:
@@ -108,6 +114,15 @@ def _fetched_at_once(operator: Operator, part: pb.ModelPart) -> bytes:
 def _run_id(run: Path) -> str:
     """The name of the run in a folder: what its summary says, else the folder's, which is the same unless renamed."""
     try:
-        return str(json.loads((run / "summary.json").read_bytes())["run_id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return run.resolve().name
+        told = json.loads((run / "summary.json").read_bytes())["run_id"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        told = None
+    return (_name(told) if isinstance(told, str) else "") or _name(run.resolve().name)
+
+
+def _name(told: str) -> str:
+    """What could be a run's name; empty if it could not."""
+    try:
+        return check_run_id(told)
+    except InvalidUploadError:
+        return ""

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fkd_common.pb import admin_pb2 as pb
+from fkd_common.printable import printable
 from fkd_server.result_tables import align_right, percent
 
 _CANDIDATES = ("student", "anchors", "moments", "published", "personal")
@@ -16,16 +17,15 @@ _CANDIDATES = ("student", "anchors", "moments", "published", "personal")
 
 def status_view(status: pb.StatusResponse) -> RenderableType:
     """Where a run stands: a few lines, then its clients."""
+    if status.state == "preparing":
+        return Text(status.waiting_for)
     lines = [_where(status), status.waiting_for]
+    if status.HasField("model"):
+        lines.append(_published(status.model))
     if status.HasField("last_scored"):
         lines.append(_score(status.last_scored))
-    if status.HasField("model"):
-        model = status.model
-        lines.append(
-            f"model of round {model.round} published ({model.published}), sha256 {model.sha256[:12]}"
-        )
     lines.append(_cost(status))
-    text = Text("\n".join(lines))
+    text = Text("\n".join(map(printable, lines)))
     return Group(text, client_states(status)) if status.clients else text
 
 
@@ -36,6 +36,16 @@ def _where(status: pb.StatusResponse) -> str:
     else:
         where = f"round {status.round} of {status.rounds}" + (f", {status.phase}" if status.phase else "")
     return f"run {status.run_id}: {state}, {where}, served for {duration(status.serving_s)}"
+
+
+def _published(model: pb.PublishedModel) -> str:
+    shares = [
+        f"{percent(getattr(model, field))} on the {where}"
+        for field, where in (("accuracy", "test set"), ("validation", "held-out samples"))
+        if model.HasField(field)
+    ]
+    scored = f": {', '.join(shares)}" if shares else ""
+    return f"published model: {model.published}, of round {model.round}{scored}; sha256 {model.sha256[:12]}"
 
 
 def _score(scored: pb.RoundStatus) -> str:
@@ -61,7 +71,7 @@ def client_states(status: pb.StatusResponse) -> Table:
     """Who takes part and what each does."""
     table = Table("client", "state", "seen", "doing", box=None, pad_edge=False)
     for client in status.clients:
-        doing = f"{client.activity} {client.progress:.0%}" if client.activity else ""
+        doing = printable(f"{client.activity} {client.progress:.0%}") if client.activity else ""
         table.add_row(client.name, client.state, f"{duration(client.last_seen_s)} ago", doing)
     return table
 
@@ -78,7 +88,7 @@ def clients_table(status: pb.StatusResponse) -> Table:
             str(client.missed),
             f"{client.samples:,}" if client.samples else "–",
             f"{client.reliability:.3f}" if client.samples else "–",
-            f"{client.weight:.1%}" if client.samples else "–",
+            f"{client.weight:.1%}" if client.weight else "–",
             size(client.bytes.payload_up),
             size(client.bytes.payload_down),
         )
@@ -87,9 +97,8 @@ def clients_table(status: pb.StatusResponse) -> Table:
 
 def rounds_table(rounds: Sequence[pb.RoundStatus]) -> Table:
     """What happened in rounds that are over."""
-    table = Table(
-        "round", "seconds", "clients", "missed", "published", "held out", "test set", box=None, pad_edge=False
-    )
+    columns = ("round", "seconds", "clients", "missed", "held out", "student", "published", "by vote")
+    table = Table(*columns, box=None, pad_edge=False)
     for status in rounds:
         missed = {name for phase in status.phases for name in (*phase.missing, *phase.failed)}
         vote = max(status.validation.values(), default=None)
@@ -98,13 +107,10 @@ def rounds_table(rounds: Sequence[pb.RoundStatus]) -> Table:
             f"{status.seconds:.1f}",
             str(len(status.cohort)),
             ", ".join(sorted(missed)) or "–",
-            status.published or "–",
             percent(vote),
-            percent(
-                status.accuracy["published"]
-                if "published" in status.accuracy
-                else status.accuracy.get("student")
-            ),
+            percent(status.accuracy.get("student")),
+            percent(status.accuracy.get("published")),
+            status.published or "–",
         )
     return align_right(table)
 
@@ -141,7 +147,7 @@ def event_line(event: pb.EventStatus) -> str:
     """One event."""
     place = [f"round {event.round}" if event.HasField("round") else "", event.phase, event.client]
     what = ", ".join(part for part in (*place, event.detail) if part)
-    return f"{event.time[11:19]} {event.name:<18} {what}".rstrip()
+    return printable(f"{event.time[11:19]} {event.name:<18} {what}").rstrip()
 
 
 def show(what: RenderableType) -> None:

@@ -48,17 +48,31 @@ def _in_a_thread(begin: Callable[[], Any]) -> Iterator[int]:
 
 
 @contextmanager
-def serving(run: TinyRun, tls: ServerTls | None) -> Iterator[str]:
+def serving(run: TinyRun, tls: ServerTls | None, port: int = 0) -> Iterator[str]:
     """Serve a run; yields HOST:PORT."""
 
     async def begin() -> tuple[int, Callable[[], Any]]:
         server = GrpcServer(heartbeat_s=0.2)
-        port = server.listen("127.0.0.1", 0, tls)
+        bound = server.listen("127.0.0.1", port, tls)
         await server.start(run.service, run.admin)
-        return port, lambda: server.stop(0.0)
+        return bound, lambda: server.stop(0.0)
 
-    with _in_a_thread(begin) as port:
-        yield f"127.0.0.1:{port}"
+    with _in_a_thread(begin) as bound:
+        yield f"127.0.0.1:{bound}"
+
+
+@contextmanager
+def preparing(activity: str) -> Iterator[str]:
+    """A coordinator that has no run to serve yet; yields HOST:PORT."""
+
+    async def begin() -> tuple[int, Callable[[], Any]]:
+        server = GrpcServer(heartbeat_s=0.2)
+        bound = server.listen("127.0.0.1", 0)
+        await server.start_preparing(lambda: activity)
+        return bound, lambda: server.stop(0.0)
+
+    with _in_a_thread(begin) as bound:
+        yield f"127.0.0.1:{bound}"
 
 
 @contextmanager

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from fkd_common.errors import ExitCode
+from fkd_common.errors import ExitCode, FkdError
+from fkd_server.chronicle import WrittenModel
 from fkd_server.cli import main
 from fkd_server.operator.tables import plain_console, status_view
 from fkd_server.run_state import RunState
-from tests.server.tiny import Site, TinyRun, filled, tiny_run
+from tests.server.tiny import STUDENT, Site, TinyRun, filled, inline, tiny_run
 
-from .serving import serving
+from .serving import preparing, serving
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +49,16 @@ def after_a_round(run: TinyRun) -> tuple[Site, Site]:
     return a, b
 
 
+def until_said(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    """What is printed until these words are."""
+    said, deadline = "", time.monotonic() + 20
+    while words not in said:
+        assert time.monotonic() < deadline, said
+        time.sleep(0.02)
+        said += capsys.readouterr().out
+    return said
+
+
 def json_of(capsys: pytest.CaptureFixture[str], *command: str) -> object:
     assert main([*command, "--json"]) == ExitCode.OK
     return json.loads(capsys.readouterr().out)
@@ -70,7 +82,16 @@ def test_rounds_and_who_missed_them(
 ) -> None:
     run.chronicle.history.score(1, {"student": 0.5, "published": 0.75})
     assert main(["rounds", "--server", address]) == ExitCode.OK
-    assert capsys.readouterr().out.splitlines()[1].split() == ["1", "0.0", "2", "–", "–", "–", "75.00%"]
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "1",
+        "0.0",
+        "2",
+        "–",
+        "–",
+        "50.00%",
+        "75.00%",
+        "–",
+    ]
     (told,) = json_of(capsys, "rounds", "--server", address)  # type: ignore[misc]
     assert told["weights"] == {"a": 0.75, "b": 0.25}
     assert json_of(capsys, "rounds", "--server", address, "--first", "2") == []
@@ -108,6 +129,107 @@ def test_pause_and_resume(run: TinyRun, address: str, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.startswith("run run-1: paused, before the first round")
     assert json_of(capsys, "resume", "--server", address) == {"detail": "0 of 2 clients ready"}
     assert not run.coordinator.paused_by
+
+
+def test_the_published_model_is_shown_with_how_good_it_is(
+    run: TinyRun, address: str, after_a_round: tuple[Site, Site], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.chronicle.model = WrittenModel("ab" * 32, 1, "moments")
+    run.chronicle.history.score(1, {"student": 0.5, "published": 0.75})
+    assert main(["status", "--server", address]) == ExitCode.OK
+    assert "published model: moments, of round 1: 75.00% on the test set; sha256 abababababab" in (
+        capsys.readouterr().out
+    )
+
+
+def test_events_are_followed_over_a_restart_of_the_coordinator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another process of it counts its events from 1 again."""
+    run = tiny_run(tmp_path / "first", rounds=2)
+    for name in "abcde":
+        run.site(name)
+    run.clock.now = 5.0
+    with serving(run, None) as address:
+        port = int(address.rpartition(":")[2])
+        following = threading.Thread(target=main, args=(["events", "--follow", "--server", address],))
+        following.start()
+        said = until_said(capsys, "e, ")
+    again = tiny_run(tmp_path / "second", rounds=2)
+    with serving(again, None, port):
+        again.site("z")
+        said += until_said(capsys, "z, ")
+        again.service.abort("enough")
+        following.join(10)
+    assert not following.is_alive()
+    assert said.count("client_joined") == 6
+
+
+def test_a_coordinator_that_prepares_has_a_state(capsys: pytest.CaptureFixture[str]) -> None:
+    with preparing("embedding images, 30 %") as address:
+        assert main(["status", "--server", address]) == ExitCode.OK
+        assert "preparing the run (embedding images, 30 %)" in capsys.readouterr().out
+        assert json_of(capsys, "status", "--server", address)["state"] == "preparing"  # type: ignore[index]
+        assert main(["pause", "--server", address]) == ExitCode.UNREACHABLE
+        assert "preparing the run" in capsys.readouterr().err
+
+
+def test_whoever_never_got_an_answer_is_not_kept_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in (["status", "--watch"], ["events", "--follow"]):
+        assert main([*verb, "--server", "127.0.0.1:1"]) == ExitCode.UNREACHABLE
+        assert "no coordinator answers" in capsys.readouterr().err
+
+
+def test_ending_a_run_is_asked_about_on_a_terminal(
+    run: TinyRun, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer in ("", "n"):
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
+        assert main(["stop", "--server", address]) == ExitCode.OK
+    assert not run.coordinator.over
+    assert main(["stop", "--server", address, "--yes"]) == ExitCode.OK
+    assert run.coordinator.over
+
+
+def test_a_disk_that_refuses_is_told_and_nothing_has_changed(
+    run: TinyRun, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*moved: object, **how: object) -> None:
+        raise OSError(28, "No space left on device", "/somewhere/state.db")
+
+    monkeypatch.setattr(run.store, "moved", full)
+    for verb in ("pause", "stop"):
+        assert main([verb, "--server", address]) == ExitCode.UNREACHABLE
+        said = capsys.readouterr().err
+        assert "disk does not take or give data, so nothing has changed: No space left on device" in said
+        assert "state.db" not in said
+    assert not run.coordinator.over
+    assert not run.coordinator.paused_by
+
+
+def test_what_a_refused_upload_says_is_nothing_a_terminal_obeys(
+    run: TinyRun, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = [run.site(name) for name in "ab"]
+    for each in sites:
+        each.poll()
+    header = json.dumps(
+        {"x": {"dtype": "\x1b]0;pwned\x07\n03:00:00 run_completed", "shape": [], "data_offsets": [0, 0]}}
+    )
+    blob = len(header).to_bytes(8, "little") + header.encode()
+    with pytest.raises(FkdError):
+        sites[0].call("SubmitStudent", key=sites[0].key(1, STUDENT), upload=inline(blob), num_samples=1)
+    assert main(["events", "--server", address]) == ExitCode.OK
+    assert "client_failed" in (shown := capsys.readouterr().out)
+    assert "\x1b" not in shown
+    assert "\n03:00:00 run_completed" not in shown
+
+
+@pytest.mark.parametrize("first", ["-1", "99999999999", "two"])
+def test_a_round_there_cannot_be_is_named(first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rounds", "--first", first]) == ExitCode.USAGE
+    assert "--first" in capsys.readouterr().err
 
 
 def test_watching_ends_with_the_run(
