@@ -10,6 +10,7 @@ import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from fkd_common.printable import printable
 from fkd_common.service_manager import ServiceManager
 
 SAY_EVERY_S = 10.0
@@ -38,20 +39,25 @@ class TerminalDisplay:
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._name = name
         self._task = self._progress.add_task(name, total=1.0)
-        self._activity = ""
+        self._activity = self._waiting = ""
         self._progress.start()
 
     def show(self, fraction: float, activity: str) -> None:
         """Redraw the bar; a new activity starts its clock anew."""
         if activity != self._activity:
-            self._activity = activity
+            self._activity, self._waiting = activity, ""
             self._progress.reset(self._task, total=1.0, description=f"{self._name}: {activity}")
         self._progress.update(self._task, completed=fraction)
 
     def wait(self, reason: str) -> None:
         """Say what the run waits for."""
         self._activity = ""
-        self._progress.reset(self._task, total=None, description=f"{self._name}: waiting ({reason})")
+        waiting = printable(f"{self._name}: waiting ({reason})")
+        if waiting == self._waiting:
+            return
+        self._waiting = waiting
+        self._progress.remove_task(self._task)  # there is no other way to a bar without a share
+        self._task = self._progress.add_task(waiting, total=None)
 
     def close(self) -> None:
         """Remove the line."""

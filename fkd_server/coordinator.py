@@ -98,6 +98,8 @@ class Coordinator:
         self._stopwatch = stopwatch
         self._round_opened = 0.0
         self._gathering_since: float | None = None
+        self._held_since: float | None = None
+        """Since when a pause has kept the round's next phase from opening."""
 
     def resume(
         self,
@@ -337,6 +339,7 @@ class Coordinator:
             return self._close_if_due(self.open, now)
         if at.to_come:
             if at.paused_by:
+                self._held_since = now if self._held_since is None else self._held_since
                 return False
             self._open_phase(at.to_come[0], now)
             return True
@@ -389,6 +392,9 @@ class Coordinator:
         return tuple(sorted(rng.choice(ready, size=min(size, len(ready)), replace=False).tolist()))
 
     def _open_phase(self, phase: int, now: float) -> None:
+        if self._held_since is not None:  # a pause is no time of the round's
+            self._round_opened += now - self._held_since
+            self._held_since = None
         plan, at = self._plan(phase), self._at
         asked = at.cohort  # as sampled: a member that is away may be back before the deadline
         if plan.participants is Participants.EVERYONE:

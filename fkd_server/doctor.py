@@ -9,10 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
-
 from fkd_common.artifacts import BlobStore
 from fkd_common.errors import DataError, ExitCode, UsageError
 from fkd_common.given_path import given_path
@@ -217,10 +213,17 @@ def _referred(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _print(findings: list[Finding]) -> None:
-    table = Table("", "what", "trouble", "remedy", Column("file", overflow="fold"), box=None)
+    """What is whole in a line each, what is not with what can be done, and a last line that sums it up."""
     for finding in findings:
         mark = "ok" if not finding.trouble else "mended" if finding.mended else "LOST"
-        # Names in a folder from elsewhere are text: no markup, nothing that a terminal would obey.
-        told = (finding.what, finding.trouble, finding.remedy, finding.path)
-        table.add_row(mark, *(Text(printable(part)) for part in told))
-    Console().print(table)
+        print(f"{mark:<7} {printable(finding.what)}")
+        if finding.trouble:
+            # Names in a folder from elsewhere are text: nothing that a terminal would obey.
+            for label, text in (
+                ("file", finding.path),
+                ("trouble", finding.trouble),
+                ("remedy", finding.remedy),
+            ):
+                print(f"        {label}: {printable(text)}")
+    lost = sum(1 for finding in findings if finding.trouble and not finding.mended)
+    print(f"{len(findings)} things looked at, {f'{lost} lost' if lost else 'all whole'}")

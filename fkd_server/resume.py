@@ -88,13 +88,18 @@ def check_same(stored: RunDescription, settings: ServerSettings) -> None:
 
 
 def sources_of(settings: ServerSettings, stored: RunDescription | None = None) -> dict[str, str]:
-    """Where extractor and anchors come from: hashes of a prepared folder, else what is to be prepared.
+    """What extractor and anchors are made from: hashes of a prepared folder, or the extractor's name and a hash.
 
-    A prepared folder that is gone is no difference to a run that has its own copy.
+    A folder that is gone is no difference to a run that has its own copy, and neither is one that lies elsewhere.
     """
     if settings.prepared is None:
         anchors = settings.data_folder("anchors", settings.anchors)
-        return {"extractor": settings.extractor, "anchors": str(anchors.resolve())}
+        known = stored.sources["anchors"] if stored is not None and "anchors" in stored.sources else ""
+        if Path(known).is_absolute():  # of an earlier release, which wrote down where they were
+            return {"extractor": settings.extractor, "anchors": str(anchors.resolve())}
+        if known and not anchors.is_dir():
+            return {"extractor": settings.extractor, "anchors": known}
+        return {"extractor": settings.extractor, "anchors": _folder_digest(anchors)}
     files = {"extractor": EXTRACTOR_FILE, "anchors": ANCHORS_FILE}
     if stored is not None and not all((settings.prepared / file).is_file() for file in files.values()):
         return dict(stored.sources)
@@ -166,6 +171,15 @@ def check_blobs(folder: Path, blobs: BlobStore, needed: Mapping[str, str]) -> No
             raise DataError(
                 f"{what} of run {folder.name} is lost: {error}; `fkd-server doctor {folder}` says what can be done"
             ) from error
+
+
+def _folder_digest(folder: Path) -> str:
+    """One hash of a shard folder's files and their names."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.glob("*") if path.is_file()):
+        with path.open("rb") as file:
+            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -29,6 +29,8 @@ from fkd_server.traces import RoundTraces
 
 TICK_S = 0.5
 SAY_WAITING_S = 10.0
+SAY_AGAIN_S = 60.0
+"""What has not changed is said again this often."""
 STOP_GRACE_S = 5.0
 SAY_STATUS_S = 2.0
 """What is waited for counts seconds: the service manager need not be told each."""
@@ -69,6 +71,7 @@ async def _serve(settings: ServerSettings) -> int:
             clients_needed=run.config.min_clients,
             config=run.config.sha256()[:12],
         )
+        run.recorder.chronicle.events.add("serving", where)
         manager.ready()
         return await _Serving(settings, run, ports.main, manager, stop).to_the_end()
     finally:
@@ -115,6 +118,9 @@ async def _assemble_unless(
     if not stop.is_set():
         return await assembling
     preparation.cancel()
+    structlog.get_logger().info(
+        "nothing_begun", detail="the run was not prepared yet; the same command begins it anew"
+    )
     with contextlib.suppress(FkdError):
         run = await assembling
         run.close()
@@ -147,6 +153,7 @@ class _Serving:
         self._stop = stop
         self._said = time.monotonic()
         self._told = 0.0
+        self._on = ""
         self._log = structlog.get_logger()
 
     async def to_the_end(self) -> int:
@@ -207,9 +214,10 @@ class _Serving:
         if now - self._told >= SAY_STATUS_S:
             self._told = now
             self._manager.status(f"run {self._run.run_id}: {waiting_for()}")
-        if now - self._said >= SAY_WAITING_S:
-            self._said = now
-            self._log.info("waiting", on=waiting_for())
+        since = now - self._said
+        if since >= SAY_WAITING_S and ((on := waiting_for()) != self._on or since >= SAY_AGAIN_S):
+            self._said, self._on = now, on
+            self._log.info("waiting", on=on)
 
     async def _sleep(self) -> None:
         """Until the next tick, or until told to stop."""

@@ -104,7 +104,7 @@ class Story:
         show.run(hub, "fkd-server certs init --host hub")
         show.run(hub, "fkd-server certs issue alice --role operator --out alice")
         for name in HOSPITALS:
-            show.run(hub, f"fkd-server token create {name} > {name}.token")
+            show.run(hub, f"fkd-server token create {name} --out {name}.token")
         for name in HOSPITALS:
             self._carry("hub", f"{name}.token", name, "token")
         self._carry("hub", "alice", "ops", "tls")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fkd_client.display import TerminalDisplay
-from fkd_server.messages import printable
+from fkd_common.printable import printable
 
 
 def test_what_others_say_is_not_markup() -> None:

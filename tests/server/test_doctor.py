@@ -61,6 +61,10 @@ def test_a_whole_run_has_no_trouble_and_exit_code_0(folder: Path, capsys: pytest
         "state", "extractor", "anchors", "student", "a's upload for round 2, student",
     ]  # fmt: skip
     assert main([str(folder)]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "ok      state"
+    assert lines[-1] == "5 things looked at, all whole"
+    assert max(len(line) for line in lines) < 80
 
 
 @pytest.mark.parametrize("by", ["the doctor", "a restart"])

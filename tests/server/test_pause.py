@@ -9,7 +9,7 @@ import pytest
 from fkd_server.run_state import AssignedTask, MustWait, RunState
 
 from .state_machine import Run
-from .tiny import Site, tiny_run
+from .tiny import PERSONAL, Site, filled, tiny_run
 
 PAUSED = "paused by operator alice: goes on with `fkd-server resume`"
 
@@ -56,6 +56,26 @@ def test_a_pause_may_last_longer_than_any_deadline() -> None:
     assert not run.coordinator.over
     run.join("a", "b", now=100_001.0)
     assert isinstance(run.poll("a", now=100_001.0), AssignedTask)
+
+
+def test_a_pause_is_no_time_of_the_rounds(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run", personal=("prior",))
+    sites = [Site(name, run.answer) for name in "ab"]
+    for site in sites:
+        site.poll()
+    run.clock.now = 3.0
+    run.service.pause("operator alice")
+    for site in sites:
+        site.submit_student(1, filled(run.method, 0.5))
+    run.clock.now = 1000.0
+    for site in sites:
+        assert site.poll().HasField("wait")
+    run.service.unpause("operator alice")
+    run.clock.now = 1004.0
+    for site in sites:
+        site.call("FinishTask", key=site.key(1, PERSONAL))
+    (record,) = run.rounds()
+    assert record["seconds"] == 7.0
 
 
 def test_pausing_twice_is_pausing_once() -> None:

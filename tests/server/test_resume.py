@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
+from fkd_common.artifacts import Artifact
 from fkd_common.errors import DataError, RefusedError, UnreachableError, UsageError
 from fkd_server.doctor import examine
-from fkd_server.resume import folder_for, unfinished_runs
+from fkd_server.resume import folder_for, sources_of, unfinished_runs
 from fkd_server.run import Run, assemble
 from fkd_server.run_state import RunState
+from fkd_server.settings import ServerSettings
+from fkd_server.store import RunDescription
 
 from .test_run_folder import settings
 from .tiny import STUDENT, Site, filled
@@ -222,3 +226,26 @@ def test_damage_of_the_coordinators_own_files_is_not_the_clients(prepared: Path)
     assert str(path) in logs[0]["detail"]
     path.write_bytes(whole)
     assert a.fetch(reference, a.key(1, STUDENT)) == whole
+
+
+def test_anchors_are_known_by_what_they_are_and_not_by_where(tmp_path: Path) -> None:
+    """A run that is restored on another host finds its shards under another path."""
+    first = tmp_path / "here" / "anchors"
+    first.mkdir(parents=True)
+    (first / "shard.json").write_text("{}")
+    (first / "images.npy").write_bytes(b"12345")
+
+    def sources(anchors: Path, stored: dict[str, str] | None = None) -> dict[str, str]:
+        artifact = Artifact("ab" * 32, 10, 8)
+        began = RunDescription("run-1", {}, stored, ("cat", "dog"), artifact, artifact) if stored else None
+        return sources_of(ServerSettings(anchors=anchors), began)
+
+    began = sources(first)
+    again = shutil.copytree(first, tmp_path / "there" / "anchors")
+    assert sources(again, began) == began
+    assert sources(tmp_path / "gone", began) == began
+    (again / "images.npy").write_bytes(b"12346")
+    assert sources(again, began) != began
+    earlier = {"extractor": "resnet18", "anchors": str(first)}
+    assert sources(first, earlier) == earlier
+    assert sources(again, earlier) != earlier
