@@ -47,7 +47,7 @@ def test_numbers_move_without_a_reload_and_nothing_else_does(watch: Watcher, sta
     expect(page.locator("#phase-bytes p", has_text="student")).to_contain_text("169\u202fMB")
     cells = page.locator("#clients tbody tr").first.locator("td")
     assert cells.nth(0).text_content() == "answered"
-    assert cells.nth(3).text_content() == "13"
+    assert cells.nth(4).text_content() == "13"
     status.round, status.rounds_done = 8, 7
     stand_in.close_round(federation.closed(7, [client.name for client in status.clients]))
     stand_in.tell()

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import io
 import re
+import shlex
+from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, expect
 
+from fkd_common.errors import UsageError
+from fkd_server.operator import export
 from tests.page import federation
 from tests.page.stand_in import PAGE, Serve
-from tests.page.watching import DESKTOP, Watcher
+from tests.page.watching import DESKTOP, PHONE, Watcher
 from tests.scenario_table import Seen
 
 THIN = "\u202f"
-MOST_BYTES = 70_000
+MOST_BYTES = 72_000
 
 
 def column(page: Page, place: int) -> list[str]:
@@ -153,6 +159,55 @@ def test_nobody_is_missed_when_the_run_is_over(serve: Serve, watch: Watcher) -> 
     assert page.locator("#clients [data-tone=warn], #clients [data-tone=bad]").count() == 0
 
 
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_the_whole_table_of_clients_fits_a_laptop(serve: Serve, watch: Watcher, width: int) -> None:
+    status = federation.running()
+    slow = status.clients[4]
+    slow.last_seen_s, slow.uploads, slow.samples, slow.reliability = 3599.0, 12_345, 1_234_567, 1.0
+    status.clients[5].weight = 0.0
+    stand_in = serve(status)
+    page = watch.open(stand_in.url, (width, 800))
+    expect(page.locator("#clients tbody tr")).to_have_count(6)
+    assert page.locator("#clients").evaluate("(box) => box.scrollWidth - box.clientWidth") == 0
+    cut = page.locator("#clients :is(th, td)").evaluate_all(
+        "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
+    )
+    assert cut == []
+    weight = page.locator("#clients tbody tr").nth(5).locator("td").nth(7)
+    expect(weight).to_have_text("–")
+    expect(weight).to_have_attribute("title", "no share in the last average")
+
+
+def test_a_phone_shows_what_matters_of_clients_and_that_there_is_more(serve: Serve, watch: Watcher) -> None:
+    stand_in = serve()
+    page = watch.open(stand_in.url, PHONE)
+    heads = page.locator("#clients thead th").all_text_contents()
+    assert heads[:5] == ["Client", "State", "Last seen", "Missed", "Activity"]
+    inside = "(head) => head.getBoundingClientRect().right <= head.closest('.scroll').getBoundingClientRect().right"
+    assert page.locator("#clients thead th").nth(2).evaluate(inside)
+    box = page.locator("#clients")
+    assert "-gradient" in box.evaluate("(box) => getComputedStyle(box).backgroundImage")
+    at_first = shades_at_the_right(page)
+    box.evaluate("(box) => box.scrollTo(box.scrollWidth, 0)")
+    assert at_first > 1, "an edge in shadow tells that there is more"
+    assert shades_at_the_right(page) == 1, "and at the end there is none"
+
+
+def test_the_next_step_with_a_model_is_a_command_that_works(
+    serve: Serve, watch: Watcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = serve()
+    page = watch.open(stand_in.url)
+    command = page.locator("#export code")
+    expect(command).to_have_text("fkd-server export --format onnx --out model.onnx")
+    command.click()
+    said = page.evaluate("getSelection().toString()")
+    assert said == command.text_content(), "a click takes all of it"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no run with a model in"):
+        export.main(shlex.split(said)[2:])
+
+
 def test_classes_are_told_by_number_as_well_as_by_shade(serve: Serve, watch: Watcher) -> None:
     stand_in = serve()
     page = watch.open(stand_in.url)
@@ -210,6 +265,15 @@ def test_everything_can_be_downloaded_from_here(serve: Serve, watch: Watcher) ->
         f"download/{name}"
         for name in ("clients.csv", "events.jsonl", "ledger.csv", "rounds.csv", "rounds.jsonl")
     ]
+
+
+def shades_at_the_right(page: Page) -> int:
+    """Colours at the right edge of the table of clients, above the text of its first row."""
+    below = page.locator("#clients thead").bounding_box()
+    assert below is not None
+    picture = Image.open(io.BytesIO(page.locator("#clients").screenshot())).convert("RGB")
+    row = int(below["height"]) + 3
+    return len({picture.getpixel((x, row)) for x in range(picture.width - 9, picture.width)})
 
 
 def test_the_page_is_small_and_whole(seen: Seen) -> None:

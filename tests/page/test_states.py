@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from fkd_common.pb import admin_pb2 as pb
 from tests.page import federation
@@ -64,6 +65,9 @@ def test_a_run_that_is_being_prepared_is_awaited(serve: Serve, watch: Watcher) -
     page = watch.open(stand_in.url, wait="Not serving")
     expect(page.locator("#state")).to_have_text("Preparing")
     expect(page.locator("#strip")).to_have_text("preparing: embedding the anchors")
+    for part in ("#model-note", "#accuracy", "#clients", "#coverage", "#events-note"):
+        expect(page.locator(part)).to_contain_text("The run is being prepared.")
+    assert awaited(page) == set()
     stand_in.unready = ""
     stand_in.tell()
     expect(page.locator("#state")).to_have_text("Gathering clients")
@@ -113,7 +117,36 @@ def test_an_empty_page_says_why(serve: Serve, watch: Watcher) -> None:
     page = watch.open(stand_in.url)
     expect(page.locator("#clients")).to_contain_text("No client has registered yet")
     expect(page.locator("#accuracy")).to_contain_text("No round has been scored yet")
+    expect(page.locator("#timeline-none")).to_have_text("No round is over yet.")
+    expect(page.locator("#model")).to_have_text("none yet")
+    expect(page.locator("#export")).to_be_hidden()
     expect(page.locator("#coverage")).to_contain_text("Known once sites have sent second moments")
+
+
+def test_nothing_is_said_to_be_missing_before_the_answer_is_there(serve: Serve, watch: Watcher) -> None:
+    held: dict[str, Route] = {}
+    stand_in = serve()
+    page = watch.open(f"{stand_in.url}login", wait="")
+    for name in ("stream", "rounds", "events"):
+        page.route(
+            re.compile(f"/api/{name}"),
+            lambda route: held.update({route.request.url.split("/")[-1]: route}),
+            times=1,
+        )
+    watch.open(stand_in.url, wait="Connecting…")
+    expect(page.locator("#strip")).to_have_text("Asking the coordinator…")
+    assert awaited(page) == {"status", "rounds", "events"}
+    held["stream"].continue_()
+    expect(page.locator("#connection")).to_have_text("Live")
+    assert awaited(page) == {"rounds", "events"}
+    expect(page.locator("#accuracy")).to_contain_text("loading…")
+    held["rounds?first=0"].continue_()
+    expect(page.locator("#timeline .bar-row").first).to_be_visible()
+    assert awaited(page) == {"events"}
+    expect(page.locator("#events-note")).to_have_text("loading…")
+    held["events?after=0"].continue_()
+    expect(page.locator("#events li").first).to_be_visible()
+    assert awaited(page) == set()
 
 
 def test_sites_that_do_not_tell_their_classes_are_no_mystery(serve: Serve, watch: Watcher) -> None:
@@ -123,6 +156,16 @@ def test_sites_that_do_not_tell_their_classes_are_no_mystery(serve: Serve, watch
     stand_in = serve(status)
     page = watch.open(stand_in.url)
     expect(page.locator("#coverage")).to_contain_text("With secure aggregation or noise they do not tell")
+
+
+def awaited(page: Page) -> set[str]:
+    """What is said to be loading; of nothing it may be said that there is none."""
+    said = page.locator("main").inner_text()
+    assert "0 of 0" not in said
+    assert "No " not in said
+    assert "yet" not in said
+    loading = page.get_by_text("loading…", exact=True).filter(visible=True)
+    return set(loading.evaluate_all("(all) => all.map((each) => each.dataset.kind)"))
 
 
 def barriers(page: Page) -> list[str]:

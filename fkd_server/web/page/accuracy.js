@@ -15,8 +15,7 @@ const KINDS = Object.keys(MARKS);
 const MEASURES = { accuracy: "on the coordinator's test set", validation: "on the sites' held-out samples" };
 const PERSONAL_SHOWN = "Personal models are scored on samples that also helped to choose them, so their number flatters.";
 const PERSONAL_NOT_SHOWN =
-  "Personal models are scored at their sites and their scores stay there unless the run asks for them " +
-  "(report_personal).";
+  "Personal models are scored at their sites; scores stay there unless the run asks for them (report_personal).";
 
 const EDGE = { top: 14, right: 92, bottom: 34, left: 46 };
 const ENDS = [5, 10, 15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500, 750, 1000];
@@ -61,7 +60,7 @@ export class Accuracy {
     const scored = { accuracy: this.scored("accuracy"), validation: this.scored("validation") };
     byId("measures").toggleAttribute("data-off", !scored.accuracy.length || !scored.validation.length);
     const reported = scored.validation.some(has("personal"));
-    say(byId("personal-note"), reported ? PERSONAL_SHOWN : PERSONAL_NOT_SHOWN);
+    if (this.live.known.has("rounds")) say(byId("personal-note"), reported ? PERSONAL_SHOWN : PERSONAL_NOT_SHOWN);
     const other = scored.accuracy.length > 0 ? "accuracy" : "validation";
     const measure = scored[this.measure].length > 0 ? this.measure : other;
     const points = scored[measure], { rounds } = this.live.status;

@@ -19,21 +19,24 @@ const byText = (one, other) => (one < other ? -1 : one > other ? 1 : 0);
 const ago = (seconds) => (seconds < 3 ? "now" : `${format.countdown(seconds)} ago`);
 const known = (text) => (value) => (value ? text(value) : "–");
 
-// What a column sorts by; how its numbers are told, where it has numbers.
+// What a column sorts by; how its numbers are told, where it has numbers. Phones show the first ones.
 const COLUMNS = [
-  { head: "Client", width: 11, value: (client) => client.name },
-  { head: "State", width: 7.5, value: (client) => client.state },
-  { head: "Activity", width: 15, value: (client) => client.activity },
-  { head: "Last seen", width: 8.5, value: (client) => client.last_seen_s, text: ago },
-  { head: "Uploads", width: 6, value: (client) => client.uploads, text: format.count },
-  { head: "Missed", width: 5.5, value: (client) => client.missed, text: format.count },
-  { head: "Samples", width: 6.5, value: (client) => client.samples, text: known(format.count) },
-  { head: "Reliability", width: 6.5, value: (client) => client.reliability, text: known((share) => share.toFixed(3)) },
-  { head: "Weight", width: 6, value: (client) => client.weight, text: known(format.percent) },
-  { head: "Sent", width: 6.5, value: (client) => client.bytes.payload_up, text: format.bytes },
-  { head: "Received", width: 6.5, value: (client) => client.bytes.payload_down, text: format.bytes },
+  { head: "Client", width: 12, value: ({ name }) => name },
+  { head: "State", width: 9.5, value: ({ state }) => state },
+  { head: "Last seen", width: 10.5, value: (client) => client.last_seen_s, text: ago },
+  { head: "Missed", width: 6.6, value: ({ missed }) => missed, text: format.count },
+  { head: "Activity", width: 15.5, value: ({ activity }) => activity, title: ({ activity }) => activity },
+  { head: "Uploads", width: 7.2, value: ({ uploads }) => uploads, text: format.count },
+  { head: "Samples", width: 7.7, value: ({ samples }) => samples, text: known(format.count) },
+  { head: "Reliability", width: 8.8, value: (client) => client.reliability, text: known((share) => share.toFixed(3)) },
+  {
+    head: "Weight", width: 7.2, value: ({ weight }) => weight, text: known(format.percent),
+    title: ({ weight }) => (weight ? "" : "no share in the last average"),
+  },
+  { head: "Sent", width: 7.2, value: ({ bytes }) => bytes.payload_up, text: format.bytes },
+  { head: "Received", width: 7.8, value: ({ bytes }) => bytes.payload_down, text: format.bytes },
 ];
-const NUMBERS = COLUMNS.filter((column) => column.text);
+const TOLD = COLUMNS.slice(2);
 
 /** The clients' section. */
 export class Clients {
@@ -44,14 +47,13 @@ export class Clients {
     this.filter = "";
     this.pages = new Pages("clients-pages", () => this.draw());
     this.heads = COLUMNS.map((column, index) => this.head(column, index));
-    this.empty = element("p.empty.none", "No client has registered yet.");
+    this.empty = byId("clients-none");
     const body = element("tbody");
     this.rows = new Children(body, (client) => client.name, row);
-    byId("clients").append(
+    this.empty.before(
       element("table.clients",
         element("thead", element("tr", ...this.heads)),
         body),
-      this.empty,
     );
     onFilter("client-filter", (text) => {
       this.filter = text;
@@ -67,7 +69,7 @@ export class Clients {
       this.draw();
     });
     const made = element(text ? "th.number" : "th", { scope: "col" }, button);
-    made.style.width = `${width}em`;
+    made.style.width = `${width}%`;
     return made;
   }
 
@@ -90,19 +92,20 @@ export class Clients {
 }
 
 function row({ name }) {
-  const state = element("span.mark-word"), activity = element("td"), numbers = NUMBERS.map(() => element("td.number"));
+  const state = element("span.mark-word"), cells = TOLD.map(({ text }) => element(text ? "td.number" : "td"));
   return {
     element: element("tr",
       element("th", { scope: "row", title: name }, named(name)),
       element("td", state),
-      activity,
-      ...numbers),
+      ...cells),
     update(client) {
       const [symbol, tone] = STATES[client.state] ?? ["info", "quiet"];
       badge(state, symbol, client.state, tone);
-      say(activity, client.activity ? `${format.percent(client.progress, 0)} ${client.activity}` : "–");
-      activity.title = client.activity;
-      numbers.forEach((cell, index) => say(cell, NUMBERS[index].text(NUMBERS[index].value(client))));
+      const activity = client.activity ? `${format.percent(client.progress, 0)} ${client.activity}` : "–";
+      TOLD.forEach(({ value, text, title }, index) => {
+        say(cells[index], text ? text(value(client)) : activity);
+        if (title) cells[index].title = title(client);
+      });
     },
   };
 }

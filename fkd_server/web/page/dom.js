@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Drawn in lines on 16 x 16. They stand beside words: state is never told by colour alone.
+// In lines, on 16 x 16. They stand beside words: state is never told by colour alone.
 const ICONS = {
   wait: "M4 2h8M4 14h8M5 2c0 5 6 7 6 12M11 2c0 5-6 7-6 12",
   play: "M5 3v10l8-5z",

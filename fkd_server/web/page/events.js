@@ -30,6 +30,7 @@ export class Events {
     const found = events.filter(({ name, client, phase, detail }) =>
       [name, client, phase, detail].some((text) => text.toLowerCase().includes(this.filter)));
     this.rows.show(found.slice(-SHOWN).reverse());
+    if (!this.live.known.has("events")) return;
     const shown = `${Math.min(SHOWN, found.length)} of ${format.count(events.length)} shown`;
     say(byId("events-note"), `${shown}; the coordinator keeps its last ${format.count(1000)}.`);
     this.listenFor(events);

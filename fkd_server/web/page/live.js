@@ -16,6 +16,7 @@ export class Live {
   /** `changed(kind)`: "status", "rounds", "events" or "connection". */
   constructor(changed) {
     this.changed = changed;
+    this.known = new Set(); // "status", "rounds", "events": what has been answered
     this.status = null;
     this.statusAt = 0; // performance.now() of its arrival
     this.heardAt = null; // Date of the last word
@@ -26,6 +27,7 @@ export class Live {
 
   /** Follows the coordinator until the page is closed. */
   async follow() {
+    this.connect("connecting");
     for (let wait = FIRST_WAIT_MS; ; wait = Math.min(1.6 * wait, LAST_WAIT_MS)) {
       const served = () => (wait = FIRST_WAIT_MS);
       await this.listen(served).catch((error) => this.connect("lost", error.message));
@@ -85,6 +87,7 @@ export class Live {
       if (rounds.length < ROUNDS_PAGE) break;
       first = rounds.at(-1).round + 1;
     }
+    this.know("rounds");
     const kept = [];
     for (let after = 0; ;) {
       const { events } = await get(`api/events?after=${after}`);
@@ -93,6 +96,12 @@ export class Live {
       after = events.at(-1).number;
     }
     this.takeEvents(kept);
+    this.know("events");
+  }
+
+  know(kind) {
+    this.known.add(kind);
+    this.changed(kind);
   }
 
   takeStatus(status) {
@@ -101,7 +110,7 @@ export class Live {
     this.status = status;
     this.statusAt = performance.now();
     this.heardAt = new Date();
-    this.changed("status");
+    this.know("status");
   }
 
   takeRounds(rounds) {

@@ -33,7 +33,6 @@ export class Now {
       badge(byId("strip"), "wait", connection.detail || "Asking the coordinator…", "quiet");
       return;
     }
-    document.body.toggleAttribute("data-known", true);
     const shown = status.paused && !isOver(status) ? "paused" : status.state;
     const state = STATES[shown] ?? ["wait", shown, "quiet"];
     badge(byId("state"), ...state);
@@ -111,7 +110,8 @@ export class Now {
   }
 
   model({ model }) {
-    if (model === null) return;
+    byId("export").toggleAttribute("data-off", model === null);
+    if (model === null) return say(byId("model"), "none yet");
     const scores = this.live.rounds.get(model.round)?.accuracy ?? {};
     const accuracy = scores.published ?? scores[model.published];
     const scored = accuracy === undefined ? "" : `, ${format.percent(accuracy)} on the test set`;

@@ -8,6 +8,7 @@ import { Live } from "./live.js";
 import { Now } from "./now.js";
 import { Rounds } from "./rounds.js";
 import { Traffic } from "./traffic.js";
+import { Unknowns } from "./unknowns.js";
 
 const stale = new Set();
 
@@ -17,6 +18,7 @@ const live = new Live((kind) => {
 });
 
 const parts = [
+  [new Unknowns(live), ["status", "rounds", "events", "connection"]], // the others know more
   [new Now(live), ["status", "rounds", "connection"]],
   [new Clients(live), ["status"]],
   [new Accuracy(live), ["status", "rounds"]],

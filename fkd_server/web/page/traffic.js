@@ -32,7 +32,7 @@ export class Traffic {
       .slice(0, MOST_CLIENTS);
     this.clients.show(busiest.sort(byName)); // a steady order, so that rows do not dance
     const some = clients.length > MOST_CLIENTS
-      ? `The ${MOST_CLIENTS} busiest of ${format.count(clients.length)}; all are in the table below. ` : "";
+      ? `The ${MOST_CLIENTS} busiest of ${format.count(clients.length)}; the table below has all. ` : "";
     say(
       byId("bytes-note"),
       `${some}Tensor data; as whole messages ${format.bytes(bytes.message_up)} up and ` +
