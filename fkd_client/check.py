@@ -16,6 +16,7 @@ from fkd_client.tls import ClientTls
 from fkd_client.transport import GrpcTransport
 from fkd_common.errors import DataError, ExitCode, FkdError, RefusedError, UnreachableError
 from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.printable import printable
 from fkd_common.rpc import METHODS, PREPARING
 from fkd_common.settings import load_settings
 from fkd_shards.bad_images import refuse_if_too_many
@@ -122,7 +123,7 @@ def _show(found: Survey, answer: Answer | None) -> None:
     table.columns[1].justify = "right"
     rows = list(zip(found.classes, found.counts, strict=True))
     for name, count in rows[:_MAX_CLASSES]:
-        table.add_row(Text(name), Text(f"{count:,}"))
+        table.add_row(Text(printable(name)), Text(f"{count:,}"))
     if len(rows) > _MAX_CLASSES:
         rest = [count for _, count in rows[_MAX_CLASSES:]]
         table.add_row(
@@ -138,4 +139,4 @@ def _show(found: Survey, answer: Answer | None) -> None:
         as_whom = f" as {answer.client}" if answer.client else ""
         lines.append(f"coordinator {answer.address}{as_whom}: {answer.detail}")
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(printable(line)), soft_wrap=True)

@@ -13,6 +13,7 @@ import structlog
 
 from fkd_client.display import Display
 from fkd_client.extractor import EMBEDDING_DIM, load_extractor
+from fkd_client.personal import PersonalModel
 from fkd_client.personal_file import Origin, save_personal
 from fkd_client.pipeline import Pipeline, Site, anchors_of
 from fkd_client.privacy import ReleaseLog
@@ -117,6 +118,7 @@ class Client:
         with options.turn():
             pipeline = self._prepare(run, transfer)
         runner = TaskRunner(self.session, transfer, pipeline, self._progress)
+        runner.keep = lambda model: self._keep_meanwhile(run, model)
         self.session.end()
         finished = self._work(run, runner)
         self.session.leave()
@@ -244,15 +246,26 @@ class Client:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it is nobody else's
         accuracy: dict[str, dict[str, float]] = {}
         if runner.personal is not None:
-            extractor = run.artifacts["extractor"].sha256.hex()
-            origin = Origin(run.run_id, self._options.name, run.classes, extractor)
-            save_personal(runner.personal, folder, origin)
+            self._keep(run, runner.personal)
             if test is not None:
                 accuracy = pipeline.assess(runner.personal, test, self._display.show)
         report = build_report(pipeline, runner, self.session.ledger, run.run_id, accuracy)
         write_report(folder, report, self.session.ledger)
         self._log.info("finished", run=run.run_id, folder=str(folder))
         return report
+
+    def _keep(self, run: RunInfo, model: PersonalModel) -> None:
+        extractor = run.artifacts["extractor"].sha256.hex()
+        save_personal(
+            model, self._folder(run), Origin(run.run_id, self._options.name, run.classes, extractor)
+        )
+
+    def _keep_meanwhile(self, run: RunInfo, model: PersonalModel) -> None:
+        """Let the site use a personal model before the run is over; a disk that refuses now is asked again then."""
+        try:
+            self._keep(run, model)
+        except OSError as error:
+            self._log.warning("personal_model_not_written", detail=str(error))
 
     def _folder(self, run: RunInfo) -> Path:
         """This site's own folder of the run."""

@@ -29,6 +29,8 @@ PREPROCESSING_VERSION = 1
 """Raised whenever :func:`preprocess` computes something else: cached embeddings then no longer match."""
 
 BATCH_SIZE = 256
+BATCH_BYTES = 4 << 30
+"""Of memory for one batch, about: large images are embedded fewer at a time."""
 
 
 class ImageShard(Protocol):
@@ -89,7 +91,8 @@ def embed(
         extractor: the frozen extractor, already on `device`.
         images: (n, H, W, 1 or 3) uint8.
         device: where the forward pass runs.
-        batch_size: images per forward pass; halved (down to 1) whenever the device runs out of memory.
+        batch_size: images per forward pass; fewer if they take more than :data:`BATCH_BYTES`, and halved (down to 1)
+            whenever the device runs out of memory.
         progress: told after every batch.
 
     Returns:
@@ -234,6 +237,7 @@ def _forward_batches(
     batch_size: int,
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield (first index, outputs) part by part."""
+    batch_size = min(batch_size, spec.images_within(BATCH_BYTES))
     chunk = batch_size
     first = 0
     for batch in _prepared_batches(spec, images, device, batch_size):

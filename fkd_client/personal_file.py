@@ -1,12 +1,15 @@
 """The personal model on disk: a folder of ``model.safetensors``, ``model.json`` and the teacher's trees as text.
 
-It stays on the machine that made it. No pickle: arrays, JSON and LightGBM's own text format.
+It stays on the machine that made it. No pickle: arrays, JSON and LightGBM's own text format. A newer model replaces
+an older one under the eyes of readers: ``model.json`` names the tensors that it belongs to by their hash, and until
+they have their usual name they lie in ``model.next.safetensors``. Whenever the writer is ended, there is a whole model.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +23,7 @@ from fkd_client.finetune import FinetunedModel
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalModel
 from fkd_client.teacher import TeacherModel
-from fkd_common.artifacts import write_atomically
+from fkd_common.artifacts import sha256_hex, sync_folder, write_atomically
 from fkd_common.config import FinetuneScope, MomentFeatures, RunConfig
 from fkd_common.errors import DataError, FkdError
 from fkd_common.method.calibration import Calibration
@@ -31,6 +34,10 @@ _DAMAGE = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
 """What reading JSON that is not what it should be ends in."""
 
 TENSORS_FILE, DESCRIPTION_FILE, TREES_FILE = "model.safetensors", "model.json", "teacher.txt"
+_NEXT_FILE = "model.next.safetensors"
+"""Tensors of a description that has just been written, or is about to be."""
+_TRIES, _PAUSE_S = 5, 0.05
+"""A reader may come between a description and its tensors, for as long as it takes to rename a file."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +53,9 @@ class Origin:
 
 
 def save_personal(model: PersonalModel, folder: str | Path, origin: Origin) -> None:
-    """Write a personal model with all its candidates; a folder of the same name is overwritten file by file."""
+    """Write a personal model with all its candidates; who reads meanwhile gets the one before, or this one."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it is nobody else's
     base = model.base
     tensors: dict[str, NDArray[Any]] = {f"global.{name}": array for name, array in base.tensors().items()}
     tensors["personal.log_prior"] = model.log_prior
@@ -82,8 +89,24 @@ def save_personal(model: PersonalModel, folder: str | Path, origin: Origin) -> N
         tensors |= {f"tail.{name}": array for name, array in model.finetuned.tail.items()}
         tensors |= {f"head.{name}": array for name, array in model.finetuned.head.items()}
         description["finetuned"] = {"scope": model.finetuned.scope, "epoch": model.finetuned.epoch}
-    write_atomically(folder / TENSORS_FILE, encode(tensors))
+    blob = encode(tensors)
+    description["tensors_sha256"] = sha256_hex(blob)
+    _finish_earlier(folder)
+    write_atomically(folder / _NEXT_FILE, blob)
     write_atomically(folder / DESCRIPTION_FILE, json.dumps(description, indent=2).encode())
+    (folder / _NEXT_FILE).replace(folder / TENSORS_FILE)
+    sync_folder(folder)
+
+
+def _finish_earlier(folder: Path) -> None:
+    """Do what a writer that was ended had left to do: its tensors are needed until the next description is there."""
+    try:
+        named = json.loads((folder / DESCRIPTION_FILE).read_bytes())["tensors_sha256"]
+        left = (folder / _NEXT_FILE).read_bytes()
+    except (*_DAMAGE, OSError):
+        return
+    if sha256_hex(left) == named:
+        (folder / _NEXT_FILE).replace(folder / TENSORS_FILE)
 
 
 def load_personal(folder: str | Path) -> PersonalModel:
@@ -94,8 +117,8 @@ def load_personal(folder: str | Path) -> PersonalModel:
     """
     folder = Path(folder)
     try:
-        description = json.loads((folder / DESCRIPTION_FILE).read_bytes())
-        tensors = decode((folder / TENSORS_FILE).read_bytes())
+        description, blob = _read_together(folder)
+        tensors = decode(blob)
         teacher = None
         if "teacher" in description:
             trees = (folder / TREES_FILE).read_text() if description["teacher"]["has_trees"] else None
@@ -122,6 +145,25 @@ def load_personal(folder: str | Path) -> PersonalModel:
         )
     except (*_DAMAGE, OSError, FkdError, lgb.basic.LightGBMError) as error:
         raise DataError(f"{folder} is not a readable personal model: {error}") from error
+
+
+def _read_together(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """A description, and the tensors that belong to it."""
+    for left in reversed(range(_TRIES)):
+        description: dict[str, Any] = json.loads((folder / DESCRIPTION_FILE).read_bytes())
+        named = description.get("tensors_sha256")  # earlier releases name none
+        for name in (TENSORS_FILE, _NEXT_FILE):
+            try:
+                blob = (folder / name).read_bytes()
+            except FileNotFoundError:
+                continue
+            if named is None or sha256_hex(blob) == named:
+                return description, blob
+        if left:
+            time.sleep(_PAUSE_S)
+    raise DataError(
+        f"{TENSORS_FILE} is missing, or is not the one that {DESCRIPTION_FILE} names: it is damaged"
+    )
 
 
 def read_origin(folder: str | Path) -> Origin:

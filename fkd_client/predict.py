@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fkd_common.errors import DataError, ExitCode
+from fkd_common.given_path import given_path
 from fkd_common.places import cache_folder
+from fkd_common.printable import printable
 from fkd_common.program import OneSentenceParser
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from fkd_client.predictor import Predictor
 
 _BATCH = 64
-"""Images decoded and scored at a time."""
+"""Images decoded and scored at a time; fewer where they are large."""
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
     limit_threads(given.threads)
     from fkd_client.cli import choose_device
-    from fkd_client.prediction_output import output_for, printable
+    from fkd_client.prediction_output import output_for
     from fkd_client.predictor import ExtractorSearch, newest_personal, open_model
 
     path = given.model or newest_personal()
@@ -43,17 +45,13 @@ def main(arguments: list[str]) -> int:
     print(f"fkd-client: {printable(predictor.about)}, from {printable(str(path))}", file=sys.stderr)
     output = output_for(given.json, given.csv, given.top)
     asked, bad = 0, 0
-    try:
-        for files in _batches(_images(given.images)):
-            predictions, problems = _predicted(predictor, files, given.top)
-            asked, bad = asked + len(files), bad + len(problems)
-            output.add(predictions)
-            for problem in problems:
-                print(f"fkd-client: {printable(problem)}", file=sys.stderr)
-        output.end()
-    except BrokenPipeError:  # `| head` has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
+    for files in _batches(_images(given.images), predictor.images_at_once(_BATCH)):
+        predictions, problems = _predicted(predictor, files, given.top)
+        asked, bad = asked + len(files), bad + len(problems)
+        output.add(predictions)
+        for problem in problems:
+            print(f"fkd-client: {printable(problem)}", file=sys.stderr)
+    output.end()
     if not asked:
         raise DataError("no images in what was given")
     if bad:
@@ -69,24 +67,24 @@ def _parser() -> OneSentenceParser:
     parser.add_argument(
         "images",
         nargs="+",
-        type=Path,
+        type=given_path,
         metavar="IMAGE",
         help="image files, folders of them, or - for names on standard input, one a line",
     )
     parser.add_argument(
         "--model",
-        type=Path,
+        type=given_path,
         help="a personal model's folder, run/<id>/client-<name> (default: the newest under ./run), or a file made by "
         "fkd-server export --format safetensors",
     )
     parser.add_argument(
         "--extractor",
-        type=Path,
+        type=given_path,
         help="file of the extractor that the model needs (default: looked for in --artifacts)",
     )
     parser.add_argument(
         "--artifacts",
-        type=Path,
+        type=given_path,
         default=Path(os.environ.get("FKD_ARTIFACTS") or cache_folder() / "artifacts"),
         help="folder of received extractors (default: $FKD_ARTIFACTS, else artifacts in the cache)",
     )
@@ -124,8 +122,8 @@ def _images(given: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def _batches(files: Iterator[Path]) -> Iterator[list[Path]]:
-    while batch := list(islice(files, _BATCH)):
+def _batches(files: Iterator[Path], size: int) -> Iterator[list[Path]]:
+    while batch := list(islice(files, size)):
         yield batch
 
 

@@ -13,6 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fkd_common.csv_text import csv_cell
+from fkd_common.printable import printable
+
 _PLAIN_WIDTH = 240
 """Of a table that does not go to a terminal."""
 
@@ -43,11 +46,6 @@ def output_for(as_json: bool, as_csv: bool, top: int) -> Output:
     return _Csv(top) if as_csv else _Table()
 
 
-def printable(text: str) -> str:
-    """Text of a file or its name as a terminal may be shown it: one line, nothing it would obey."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 class _JsonLines:
     def add(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:
@@ -73,8 +71,8 @@ class _Csv:
             self._writer.writerow(self._heading[:width])
             self._heading = None
         for prediction in predictions:
-            cells = [cell for name, share in prediction.ranking for cell in (name, f"{share:.6f}")]
-            self._writer.writerow([_utf8(prediction.image), *cells])
+            cells = [cell for name, share in prediction.ranking for cell in (_cell(name), f"{share:.6f}")]
+            self._writer.writerow([_cell(prediction.image), *cells])
         sys.stdout.flush()
 
     def end(self) -> None:
@@ -96,13 +94,14 @@ class _Table:
         table.columns[2].justify = "right"
         for row in self._rows:
             (name, share), *others = row.ranking
-            cells = [Text(printable(row.image)), Text(name), Text(f"{share:.1%}")]
+            cells = [Text(printable(row.image)), Text(printable(name)), Text(f"{share:.1%}")]
             if further:
-                cells.append(Text(", ".join(f"{other} {chance:.1%}" for other, chance in others)))
+                rest = ", ".join(f"{other} {chance:.1%}" for other, chance in others)
+                cells.append(Text(printable(rest)))
             table.add_row(*cells)
         Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH).print(table)
 
 
-def _utf8(name: str) -> str:
-    """A file's name whose bytes are no text, as text."""
-    return name.encode(errors="backslashreplace").decode()
+def _cell(name: str) -> str:
+    """A name as text, whatever its bytes, that neither a terminal nor a spreadsheet would obey."""
+    return csv_cell(printable(name.encode(errors="backslashreplace").decode()))

@@ -20,7 +20,7 @@ from fkd_common.artifacts import sha256_hex
 from fkd_common.config import FinetuneScope, PersonalKind
 from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.exported_file import EXPORT_KEY, decode_exported, read_whole
-from fkd_common.extractor_artifact import build_extractor_artifact
+from fkd_common.extractor_artifact import MAX_IMAGE_BYTES, ExtractorSpec, build_extractor_artifact
 from fkd_common.method.probabilities import softmax
 from fkd_common.model_file import HEADER_KEY, decode_model
 from fkd_common.tensors import metadata_of
@@ -39,8 +39,8 @@ class Predictor:
     about: str
     """For a person: which model this is."""
     classes: tuple[str, ...]
-    image_size: int
-    """Side of the square images that it takes, in pixels."""
+    spec: ExtractorSpec
+    """How images must be prepared for its extractor."""
     _scores: _Scores
 
     def __post_init__(self) -> None:
@@ -56,6 +56,15 @@ class Predictor:
             raise DataError(f"the {self.about} does not fit together: {error}") from error
         if shape != (1, len(self.classes)):
             raise DataError(f"the {self.about} scores {shape[1:]} classes and names {len(self.classes)}")
+
+    @property
+    def image_size(self) -> int:
+        """Side of the square images that it takes, in pixels."""
+        return self.spec.input_size
+
+    def images_at_once(self, most: int) -> int:
+        """How many images, `most` or fewer, this machine is to decode and score at a time."""
+        return min(most, self.spec.images_within(MAX_IMAGE_BYTES))
 
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Class probabilities.
@@ -167,7 +176,7 @@ def open_model(path: Path, extractors: ExtractorSearch, device: str) -> Predicto
     def scores(images: NDArray[np.uint8]) -> NDArray[np.float32]:
         return scorer.logits(embed(extractor, images, device=device))
 
-    return Predictor(f"{about} ({scorer.published})", classes, extractor.spec.input_size, scores)
+    return Predictor(f"{about} ({scorer.published})", classes, extractor.spec, scores)
 
 
 _EXPECTED = (
@@ -193,7 +202,7 @@ def _personal(folder: Path, extractors: ExtractorSearch, device: str) -> Predict
         return model.scores(model.chosen, h, inputs, device=device)
 
     about = f"personal model of {origin.client}, run {origin.run_id} ({model.chosen})"
-    return Predictor(about, classes, extractor.spec.input_size, scores)
+    return Predictor(about, classes, extractor.spec, scores)
 
 
 def _unfrozen(model: PersonalModel) -> FinetuneScope | None:

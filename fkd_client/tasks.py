@@ -36,6 +36,8 @@ class TaskRunner:
         """The latest personal model."""
         self.personal_round = 0
         """The round it belongs to."""
+        self.keep: Callable[[PersonalModel], None] = lambda model: None
+        """Called with every personal model as soon as it is made."""
         self._session = session
         self._transfer = transfer
         self._pipeline = pipeline
@@ -149,6 +151,7 @@ class TaskRunner:
         base = self._pipeline.global_model(models, task.published, task.best_moments)
         self.personal = self._pipeline.personalise(base, self._progress)
         self.personal_round = task.key.round
+        self.keep(self.personal)
         request = pb.FinishTaskRequest(key=task.key)
         held_out = len(self._pipeline.y_val)
         if self._pipeline.config.report_personal and held_out:

@@ -19,8 +19,15 @@ SPEC_KEY = "fkd.extractor"
 MAX_HEADER_BYTES = 1 << 20
 """A longer header is refused before anything of that size is allocated."""
 
+MAX_IMAGE_BYTES = 2 << 30
+"""An extractor that needs more memory for one image is refused: its weights, a small file, do not show it."""
+
 ARCHITECTURE = "resnet18"
 STEMS = ("imagenet", "small")
+_PIXEL_BYTES = 3 * (1 + 1 + 4 + 4)
+"""A pixel as decoded, copied, scaled and moved to the device."""
+_FIRST_LAYER_BYTES = 4 * 64 * 4
+"""64 channels of float32, four times: a residual block holds its input, two results and the library's own copy."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,22 @@ class ExtractorSpec:
             raise DataError("an imagenet stem has stride 2")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(0 < s < float("inf") for s in self.std):
             raise DataError("extractor mean and std need three values each, std above 0")
+        if self.image_bytes > MAX_IMAGE_BYTES:
+            raise DataError(
+                f"an extractor with inputs of {self.input_size}×{self.input_size} pixels and stem stride "
+                f"{self.stem_stride} needs {self.image_bytes / 1e9:.1f} GB of memory for one image: at most "
+                f"{MAX_IMAGE_BYTES / 1e9:.1f} GB are used"
+            )
+
+    @property
+    def image_bytes(self) -> int:
+        """About what one image takes, at most, on its way through: pixels, and first activations several times."""
+        side = -(-self.input_size // self.stem_stride)
+        return _PIXEL_BYTES * self.input_size**2 + _FIRST_LAYER_BYTES * side**2
+
+    def images_within(self, memory: int) -> int:
+        """How many images at a time take no more than so many bytes; at least one."""
+        return max(1, memory // self.image_bytes)
 
     def to_json(self) -> str:
         """The description as JSON with sorted keys: equal descriptions give equal text."""

@@ -1,9 +1,9 @@
 """Named places where a test ends the process or makes the disk refuse; they do nothing unless a test asks.
 
 ``FKD_FAILPOINT=NAME[@PHASE]:ACTION[:N]`` acts when the place NAME is passed for the Nth time (default: the first),
-only counting while PHASE is at work if one is given: ``kill`` ends the process at once, as SIGKILL does; ``full``
-raises what a full disk raises. ``FKD_FAILPOINT_TRACE=FILE`` appends NAME@PHASE of every place passed to a file, so
-that a test can learn which there are.
+only counting while PHASE is at work if one is given: ``kill``, ``term``, ``hup`` and ``int`` are the signals of those
+names; ``full`` raises what a full disk raises. ``FKD_FAILPOINT_TRACE=FILE`` appends NAME@PHASE of every place passed
+to a file, so that a test can learn which there are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ _NAME, _, _PHASE = _PLACE.partition("@")
 _ACTION, _, _NTH = _REST.partition(":")
 _TRACE = os.environ.get("FKD_FAILPOINT_TRACE")
 _ARMED = bool(_NAME or _TRACE)
+
+_SIGNALS = {
+    "kill": signal.SIGKILL,
+    "term": signal.SIGTERM,
+    "hup": signal.SIGHUP,
+    "int": signal.SIGINT,
+}
 
 _at_work = ""
 _passed = 0
@@ -49,7 +56,7 @@ def _pass(name: str) -> None:
     _passed += 1
     if _passed != int(_NTH or 1):
         return
-    if _ACTION == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if _ACTION in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[_ACTION])
     if _ACTION == "full":
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (failpoint {name})")

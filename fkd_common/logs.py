@@ -32,6 +32,22 @@ def _with_context(logger: object, method: str, event: structlog.types.EventDict)
     return {**_CONTEXT, **event}
 
 
+def _inert(logger: object, method: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+    """What peers say of themselves and libraries quote is nothing that a terminal obeys."""
+    return {
+        _visible(key): _visible(value) if isinstance(value, str) else value for key, value in event.items()
+    }
+
+
+def _visible(text: str) -> str:
+    if text.isprintable():
+        return text
+    # Spaces apart, what is not printable is controls, line ends, marks that turn the reading direction, half letters.
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
 def configure_logs(log_format: LogFormat = LogFormat.AUTO) -> None:
     """Send structured events to standard error: text on a terminal, JSON lines otherwise."""
     text = log_format is LogFormat.TEXT or (log_format is LogFormat.AUTO and sys.stderr.isatty())
@@ -45,7 +61,7 @@ def configure_logs(log_format: LogFormat = LogFormat.AUTO) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if text else "iso", utc=not text),
-            *([] if text else [_with_context]),
+            _inert if text else _with_context,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

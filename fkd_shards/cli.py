@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fkd_common.errors import DataError, ExitCode
+from fkd_common.given_path import given_path
+from fkd_common.printable import printable
 from fkd_common.program import OneSentenceParser, run_program
 from fkd_shards.bad_images import DEFAULT_MAX_BAD
 from fkd_shards.json_files import Manifest
@@ -60,7 +62,7 @@ def _parser() -> OneSentenceParser:
         help="dirichlet:ALPHA, iid, classes:Q, longtail:FACTOR or sites",
     )
     create.add_argument("--seed", required=True, type=int, metavar="S", help="decides everything random")
-    create.add_argument("--out", required=True, type=Path, metavar="DIR", help="new or empty folder")
+    create.add_argument("--out", required=True, type=given_path, metavar="DIR", help="new or empty folder")
     create.add_argument(
         "--anchors", type=int, default=500, metavar="M", help="unlabelled images set aside (500)"
     )
@@ -87,7 +89,9 @@ def _parser() -> OneSentenceParser:
     create.add_argument("--json", action="store_true", help="print the manifest as JSON")
     inspect = commands.add_parser("inspect", help="print what a folder holds", allow_abbrev=False)
     inspect.set_defaults(command=_inspect)
-    inspect.add_argument("folder", type=Path, metavar="DIR", help="output of create, or one shard in it")
+    inspect.add_argument(
+        "folder", type=given_path, metavar="DIR", help="output of create, or one shard in it"
+    )
     inspect.add_argument("--verify", action="store_true", help="also compare every sha256")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -112,7 +116,7 @@ def _create(flags: argparse.Namespace) -> int:
     )
     manifest = create(request)
     for image in manifest.bad[:_SHOWN_BAD]:
-        print(f"fkd-shards: skipped {image.name}: {image.reason}", file=sys.stderr)
+        print(f"fkd-shards: skipped {printable(f'{image.name}: {image.reason}')}", file=sys.stderr)
     if manifest.num_bad > _SHOWN_BAD:
         print(f"fkd-shards: skipped {manifest.num_bad} images in all, see {MANIFEST_FILE}", file=sys.stderr)
     _show(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from fkd_common.printable import printable
 from fkd_shards.json_files import Manifest
 from fkd_shards.shard import Shard
 
@@ -20,9 +21,9 @@ def manifest_table(manifest: Manifest) -> Table:
     table.add_column("samples", justify="right")
     few = len(manifest.classes) <= _MAX_COLUMNS
     for heading in manifest.classes if few else ("classes present", "largest class"):
-        table.add_column(Text(heading), justify="right")
+        table.add_column(_text(heading), justify="right")
     for name, part in manifest.parts.items():
-        table.add_row(name, str(part.num_samples), *_cells(part.class_counts, manifest.classes, few))
+        table.add_row(_text(name), str(part.num_samples), *_cells(part.class_counts, manifest.classes, few))
     return table
 
 
@@ -30,10 +31,13 @@ def manifest_caption(manifest: Manifest) -> str:
     """Source, partition and seed in one line, the partition hash in the next."""
     shape = "×".join(map(str, manifest.image_shape))
     unused = f", {manifest.num_unused} samples unused" if manifest.num_unused else ""
-    return (
-        f"{manifest.source}, {shape}, partition {manifest.partition}, seed {manifest.seed}{unused}\n"
-        f"partition sha256 {manifest.partition_sha256}"
-    )
+    made = f"{manifest.source}, {shape}, partition {manifest.partition}, seed {manifest.seed}{unused}"
+    return f"{printable(made)}\npartition sha256 {printable(manifest.partition_sha256)}"
+
+
+def _text(name: str) -> Text:
+    """A name out of somebody's data: no markup, nothing that a terminal would obey."""
+    return Text(printable(name))
 
 
 def _cells(counts: Sequence[int] | None, classes: Sequence[str], few: bool) -> list[Text]:
@@ -43,7 +47,7 @@ def _cells(counts: Sequence[int] | None, classes: Sequence[str], few: bool) -> l
         return [Text(str(count)) for count in counts]
     present = sum(count > 0 for count in counts)
     largest = max(range(len(counts)), key=lambda label: counts[label])
-    return [Text(f"{present} of {len(classes)}"), Text(f"{classes[largest]} ({counts[largest]})")]
+    return [Text(f"{present} of {len(classes)}"), _text(f"{classes[largest]} ({counts[largest]})")]
 
 
 def shard_table(shard: Shard) -> Table:
@@ -56,11 +60,11 @@ def shard_table(shard: Shard) -> Table:
         return table
     names = shard.classes or tuple(str(label) for label in range(int(shard.labels.max()) + 1))
     for name, count in zip(names, shard.class_counts(len(names)), strict=True):
-        table.add_row(Text(name), str(count))
+        table.add_row(_text(name), str(count))
     return table
 
 
 def shard_caption(shard: Shard) -> str:
     """Name and shape in one line, the content hash in the next."""
     shape = "×".join(map(str, shard.images.shape))
-    return f"{shard.name}: {shape} uint8\nsha256 {shard.sha256}"
+    return f"{printable(shard.name)}: {shape} uint8\nsha256 {printable(shard.sha256)}"

@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> int:
     header = files.header
     print(
         f"{printable(str(out))}: {len(blob):,} bytes, sha256 {sha256_hex(blob)}\n"
-        f"run {header.run_id or '(no name)'}, candidate {header.candidate}, {len(header.classes)} classes; takes uint8 images of "
-        f"shape N×3×{header.image_size}×{header.image_size}, gives scores and probabilities"
+        f"run {header.run_id or '(no name)'}, candidate {header.candidate}, {len(header.classes)} classes; takes "
+        f"uint8 images of shape N×3×{header.image_size}×{header.image_size}, gives scores and probabilities"
     )
     return ExitCode.OK
 

@@ -1,4 +1,6 @@
 import json
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -208,3 +210,91 @@ def test_an_unknown_candidate_is_refused(config):
     model = personalise(published(config), train, val, teacher, config, seed=0)
     with pytest.raises(UsageError, match="has no candidate 'best'"):
         model.scores("best", val.h)
+
+
+def other_than(model):
+    """The same model with other tensors and another choice."""
+    return replace(model, chosen="prior", log_prior=model.log_prior + 1.0)
+
+
+@pytest.mark.parametrize("place", ["file.written", "file.synced", "file.renamed", "file.durable"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_who_reads_while_a_model_is_replaced_gets_one_of_the_two_whole(
+    place, nth, config, tmp_path, monkeypatch
+):
+    """The writer stops in the middle, for good; the next one puts things in order."""
+    train, val, teacher = client(config)
+    older = personalise(published(config), train, val, teacher, config, seed=0)
+    newer = other_than(older)
+    save_personal(older, tmp_path, ORIGIN)
+    passed = []
+
+    def stop(name):
+        passed.append(name)
+        if passed.count(place) == nth:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("fkd_common.artifacts.failpoint", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save_personal(newer, tmp_path, ORIGIN)
+    monkeypatch.undo()
+    found = load_personal(tmp_path)
+    expected = newer if found.chosen == "prior" else older
+    assert fingerprint(found, val.h) == fingerprint(expected, val.h)
+    for model in (older, newer):
+        save_personal(model, tmp_path, ORIGIN)
+        assert fingerprint(load_personal(tmp_path), val.h) == fingerprint(model, val.h)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.json",
+        "model.safetensors",
+        "teacher.txt",
+    ]
+
+
+def test_a_reader_beside_a_writer_never_sees_a_mixture(config, tmp_path):
+    train, val, teacher = client(config)
+    older = personalise(published(config), train, val, teacher, config, seed=0)
+    models = (older, other_than(older))
+    expected = {model.chosen: fingerprint(model, val.h) for model in models}
+    save_personal(older, tmp_path, ORIGIN)
+    stop = threading.Event()
+
+    def write():
+        while not stop.is_set():
+            for model in reversed(models):
+                save_personal(model, tmp_path, ORIGIN)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = set()
+        deadline = time.monotonic() + 20
+        while len(seen) < 2 or time.monotonic() < deadline - 18:
+            assert time.monotonic() < deadline
+            found = load_personal(tmp_path)
+            assert fingerprint(found, val.h) == expected[found.chosen]
+            seen.add(found.chosen)
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_tensors_of_another_description_are_refused(config, tmp_path):
+    train, val, teacher = client(config)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    save_personal(other_than(model), tmp_path, ORIGIN)
+    tensors = (tmp_path / "model.safetensors").read_bytes()
+    save_personal(model, tmp_path, ORIGIN)
+    (tmp_path / "model.safetensors").write_bytes(tensors)
+    with pytest.raises(DataError, match=r"is not the one that model\.json names"):
+        load_personal(tmp_path)
+
+
+def test_models_of_earlier_releases_name_no_tensors_and_are_read(config, tmp_path):
+    train, val, teacher = client(config)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    save_personal(model, tmp_path, ORIGIN)
+    described = json.loads((tmp_path / "model.json").read_text())
+    del described["tensors_sha256"]
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    assert fingerprint(load_personal(tmp_path), val.h) == fingerprint(model, val.h)

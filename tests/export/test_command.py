@@ -30,7 +30,7 @@ from .finished_run import FinishedRun
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("FKD_TLS", "FKD_SERVER"):
+    for name in ("FKD_OPERATOR_TLS", "FKD_SERVER"):
         monkeypatch.delenv(name, raising=False)
 
 

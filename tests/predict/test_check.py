@@ -121,6 +121,28 @@ def test_a_person_gets_one_screen(pictures: str, tmp_path: Path, capsys: pytest.
     assert "left out: 31 more (all of them with --json)" in out
 
 
+def test_no_name_in_the_data_reaches_the_terminal_as_an_order(
+    pictures: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pictures/cat/\x1b[2J\x1b]0;pwn\x07[b].png").write_bytes(b"")
+    assert check("--data", pictures, "--max-bad", "0.5") == 0
+    told = capsys.readouterr().out
+    assert all(line.isprintable() for line in told.split("\n"))
+    assert "[b].png: empty file" in told
+
+
+@pytest.mark.parametrize("name", ["\x1b[2Jx", "\u202ex", "new\nline"])
+def test_a_class_folder_with_a_name_that_is_none_is_refused_without_obeying_it(
+    pictures: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pictures" / name / "deeper").mkdir(parents=True)
+    for _ in range(2):
+        assert check("--data", pictures) == 3  # first as a folder of folders among folders of images
+        told = capsys.readouterr()
+        assert all(line.isprintable() for line in (told.out + told.err).split("\n"))
+        Image.new("L", (8, 8)).save(tmp_path / "pictures" / name / "one.png")
+
+
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
