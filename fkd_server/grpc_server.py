@@ -207,8 +207,7 @@ class GrpcServer:
         if self.health.drains:
             return "stopping"
         if self._service is not None:
-            refuses = self._service.disk_refuses()
-            return f"the disk refuses: {refuses}" if refuses else ""
+            return "the disk does not take or give data" if self._service.disk_refuses() else ""
         activity = self._preparing() if self._preparing is not None else ""
         return f"preparing: {activity}" if activity else "preparing"
 
@@ -234,9 +233,7 @@ class GrpcServer:
         if method is CHECK:
             await self._requests.in_time(context.write(self.health.check(raw)))
         else:
-            await self.health.watch(
-                raw, caller, lambda status: self._requests.in_time(context.write(status))
-            )
+            await self.health.watch(raw, caller, lambda status: self._requests.in_time(context.write(status)))
 
     async def _reflect(self, method: Method, context: Any) -> None:
         """An operator's tool asks which calls there are, one request after another."""

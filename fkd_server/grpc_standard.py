@@ -99,7 +99,10 @@ class Health:
             BusyError: There are enough watches, or the caller has its share, or does not take its messages.
         """
         service, told = _service(raw), None
-        for open_, most in ((self._watches.total(), MAX_WATCHES), (self._watches[caller], WATCHES_PER_CALLER)):
+        for open_, most in (
+            (self._watches.total(), MAX_WATCHES),
+            (self._watches[caller], WATCHES_PER_CALLER),
+        ):
             if open_ >= most:
                 raise BusyError(f"{open_} watches are open already", reason="TOO_MANY_WATCHES")
         self._watches[caller] += 1

@@ -147,7 +147,7 @@ class CoordinatorService:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
         self._disk_complained = -SAY_DISK_S
-        self._disk_refused = (-DISK_FORGIVEN_S, "")
+        self._disk_refused = -math.inf
         self._ledger_saved = clock()
         self._run_tag = hashlib.sha256(identity.run_id.encode()).digest()[:4]
 
@@ -239,15 +239,14 @@ class CoordinatorService:
 
     def _say_disk(self, detail: str) -> None:
         """Trouble of our own disk is said every so often, for as long as it lasts."""
-        self._disk_refused = (self._clock(), detail)
+        self._disk_refused = self._clock()
         if self._clock() - self._disk_complained >= SAY_DISK_S:
             self._disk_complained = self._clock()
             structlog.get_logger().error("disk_refuses", detail=detail, retrying=True)
 
-    def disk_refuses(self) -> str:
-        """What the disk said when it last did not take or give data, if that is not long ago; else nothing."""
-        at, detail = self._disk_refused
-        return detail if self._clock() - at < DISK_FORGIVEN_S else ""
+    def disk_refuses(self) -> bool:
+        """Whether the disk has lately not taken or given data."""
+        return self._clock() - self._disk_refused < DISK_FORGIVEN_S
 
     def abort(self, detail: str) -> None:
         """End the run; clients learn it at their next call."""

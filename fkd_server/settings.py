@@ -35,7 +35,7 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     http_host: str = "127.0.0.1"
     """Address for --http-port; beyond this machine over HTTPS with --tls, and for those who prove who they are."""
     http_token: SecretStr | None = None
-    """@FILE with a word that lets its holders see the page and the metrics beyond this machine."""
+    """@FILE with a word that whoever wants to see the page or the metrics must show; needed beyond this machine."""
     insecure: bool = False
     """Accept plain text beyond loopback: only inside a network you trust."""
     extractor: str = "resnet18"

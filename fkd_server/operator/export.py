@@ -29,6 +29,10 @@ class Format(StrEnum):
     TORCHSCRIPT = "torchscript"
 
 
+_BY_ENDING = {".onnx": Format.ONNX, ".pt": Format.TORCHSCRIPT}
+"""What a file's name says of its format, where --format does not."""
+
+
 def main(arguments: list[str]) -> int:
     """Write the file; returns the exit code.
 
@@ -38,7 +42,7 @@ def main(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     out: Path = given.out
     _check_out(out, force=given.force)
-    encode = _encoder(Format(given.format))
+    encode = _encoder(Format(given.format or _BY_ENDING.get(out.suffix, Format.SAFETENSORS)))
     with stop_signals_raised():
         files = _files(given)
         blob = encode(files)
@@ -60,13 +64,17 @@ def _parser() -> OneSentenceParser:
         prog="fkd-server export",
         description="Write the published model with its extractor as one file that takes raw images.",
     )
-    parser.add_argument("--format", choices=list(Format), default=Format.SAFETENSORS, help="(safetensors)")
+    parser.add_argument(
+        "--format",
+        choices=[each.value for each in Format],
+        help="(default: by the ending of --out: .onnx, .pt for torchscript, else safetensors)",
+    )
     parser.add_argument("--out", type=given_path, required=True, help="file to write")
     parser.add_argument("--force", action="store_true", help="replace --out if it is there")
     parser.add_argument(
         "--candidate",
-        choices=list(Candidate),
-        default=Candidate.PUBLISHED,
+        choices=[each.value for each in Candidate],
+        default=Candidate.PUBLISHED.value,
         help="whose scores the file gives (published: the winner of the vote)",
     )
     source = parser.add_mutually_exclusive_group()

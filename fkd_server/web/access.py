@@ -1,8 +1,8 @@
 """Who may look: by certificate, by token, or by being on this machine; knows requests, not what they ask for.
 
-On loopback whoever is there may look, as operators may steer there; a page of another origin that has its own name
-resolve to this machine is told apart by the Host header. Beyond loopback it takes an operator's certificate or the
-token, in a header for programs and in a cookie for browsers.
+On loopback whoever is there may look, as operators may steer there, unless there is a token; a page of another origin
+that has its own name resolve to this machine is told apart by the Host header. With a token, and beyond loopback, it
+takes the token, in a header for programs and in a cookie for browsers, or an operator's certificate.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import structlog
 from aiohttp import web
 
 from fkd_common.access.certificates import OPERATOR_COMMAND
@@ -24,40 +22,17 @@ from fkd_common.addresses import is_loopback
 from fkd_common.errors import BusyError, ForbiddenError, UnauthenticatedError, UsageError
 from fkd_server.access.identity import Role
 from fkd_server.access.tls import ServerTls
+from fkd_server.web.look_token import LookToken
 
 COOKIE = "fkd_look"
 COOKIE_S = 12 * 3600
 """How long a browser may look without showing the token again."""
 
-MIN_TOKEN_CHARS, MAX_TOKEN_CHARS = 16, 512
-
 FREE_GUESSES = 3
-"""Wrong tokens from one address before it has to wait."""
+"""Wrong tokens from one address before others that are wrong have to wait."""
 MAX_WAIT_S = 60.0
 MAX_GUESSERS = 4096
 """Addresses that are remembered; the longest unseen is forgotten first."""
-
-
-def read_look_token(given: str) -> str:
-    """The token of the second port as given on the command line: itself, or @FILE.
-
-    Raises:
-        UsageError: The file cannot be read, or the word is too short to be a secret. The message never quotes it.
-    """
-    token = given
-    if given.startswith("@"):
-        try:
-            with Path(given[1:]).open() as file:
-                token = file.read(MAX_TOKEN_CHARS + 2)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--http-token {given}: the file cannot be read ({error})") from error
-    token = token.strip()
-    if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS or not token.isascii() or len(token.split()) != 1:
-        raise UsageError(
-            f"--http-token: expected one word of {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} ASCII characters, got "
-            f"{len(token)} characters; make one with `openssl rand -hex 32`"
-        )
-    return token
 
 
 @dataclass(frozen=True)
@@ -73,7 +48,7 @@ class Gate:
     def __init__(
         self,
         host: str,
-        token: str | None,
+        token: LookToken | None,
         tls: ServerTls | None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -100,12 +75,25 @@ class Gate:
         self._tls = tls
         self._wall_clock = wall_clock
         self._guesses = Guesses(clock)
-        self._log = structlog.get_logger()
 
     @property
     def takes_token(self) -> bool:
         """Whether a token lets in."""
         return self._token is not None
+
+    @property
+    def open_to_this_machine(self) -> bool:
+        """Whether nobody has to prove anything."""
+        return self.on_loopback and self._token is None
+
+    def check_host(self, request: web.BaseRequest) -> None:
+        """On loopback: see that the request is for this machine.
+
+        Raises:
+            ForbiddenError: It is for another.
+        """
+        if self.on_loopback:
+            _check_host(request)
 
     def viewer(self, request: web.BaseRequest) -> Viewer:
         """Who looks.
@@ -115,8 +103,8 @@ class Gate:
             ForbiddenError: The caller is known and may not look, or the request is for another host.
             BusyError: Too many wrong tokens came from there.
         """
-        if self.on_loopback:
-            _check_host(request)
+        self.check_host(request)
+        if self.open_to_this_machine:
             return Viewer("this machine")
         kind, _, shown = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer":
@@ -132,7 +120,7 @@ class Gate:
         )
 
     def check_token(self, shown: str, address: str) -> None:
-        """See that this is the token.
+        """See that this is the token; the right one is let in whatever came from there before.
 
         Args:
             shown: What was shown.
@@ -142,8 +130,8 @@ class Gate:
             UnauthenticatedError: It is not, or there is none.
             BusyError: Too many wrong ones came from there.
         """
-        self._guesses.check(address)
-        if self._token is None or not _same(shown, self._token):
+        if self._token is None or not _same(shown, self._token.current()):
+            self._guesses.check(address)
             self._guesses.wrong(address)
             raise UnauthenticatedError(
                 "that token is not this coordinator's --http-token", reason="WRONG_TOKEN"
@@ -165,7 +153,9 @@ class Gate:
     def _signature(self, ends: str) -> str:
         # Keyed by the token itself: it outlives a restart, and another token ends it.
         assert self._token is not None
-        return hmac.new(self._token.encode(), f"fkd page until {ends}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self._token.current().encode(), f"fkd page until {ends}".encode(), hashlib.sha256
+        ).hexdigest()
 
     def _operator(self, request: web.BaseRequest) -> str | None:
         """The operator whose certificate the connection shows, if it counts; asked at every request."""
@@ -184,7 +174,7 @@ class Gate:
 
 
 class Guesses:
-    """Wrong tokens by address: after a few, the next one has to wait, each time twice as long."""
+    """Wrong tokens by address: after a few, others have to wait, each time twice as long."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import mimetypes
 from http import HTTPStatus
 from pathlib import Path
@@ -20,7 +19,6 @@ from fkd_common.errors import (
     UnauthenticatedError,
     UnreachableError,
 )
-from fkd_common.logs import LibraryLog
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -44,14 +42,12 @@ _STATUS: dict[type[FkdError], HTTPStatus] = {
 }
 
 
-def http_log() -> logging.Logger:
-    """What aiohttp is to write to: what it has to say is that a request was none."""
-    logger = logging.Logger("fkd.web", logging.WARNING)
-    logger.addHandler(LibraryLog("bad_request"))
-    return logger
-
-
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """aiohttp asks for them before it sends an answer."""
+    say_of_itself(response)
+
+
+def say_of_itself(response: web.StreamResponse) -> None:
     """What every answer says of itself; a handler's own word stands."""
     response.headers["Server"] = "fkd"
     for name, value in HEADERS.items():

@@ -1,39 +1,56 @@
 """Who may be connected to the second port, and for how long: a bounded number; knows neither paths nor runs.
 
-A newcomer takes the place of the connection that has been there longest without having shown that it may look. So
-whoever opens many connections closes its own, and probes, which come and go, get through.
+A newcomer takes the place of a connection that has not shown that it may look: the oldest of the address that has most
+of them. So whoever opens many connections closes its own, and others, who have few, get through.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fkd_server.complaints import network_of
 from fkd_server.web.https import Https
 from fkd_server.web.limits import WebLimits
+
+YOUNG_S = 1.0
+"""A connection this young may be about to show that it may look: it stays, unless its address has many."""
+MANY = 4
 
 
 @dataclass
 class _Connection:
     transport: asyncio.Transport
+    host: str
+    since: float
     trusted: bool = False
 
 
 class Doors:
     """Lets connections in; called by the event loop for each that arrives."""
 
-    def __init__(self, serve: Callable[[], asyncio.Protocol], https: Https | None, limits: WebLimits) -> None:
+    def __init__(
+        self,
+        serve: Callable[[], asyncio.Protocol],
+        https: Https | None,
+        limits: WebLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open for everybody.
 
         Args:
             serve: Makes what speaks HTTP on a connection.
             https: For TLS.
             limits: How many, and how long a handshake may take.
+            clock: Seconds, for how old they are.
         """
         self._serve = serve
         self._https = https
         self._limits = limits
+        self._clock = clock
         self._connections: dict[object, _Connection] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
 
@@ -56,7 +73,8 @@ class Doors:
         if len(self._connections) >= self._limits.connections and not self._make_room():
             transport.abort()
             return
-        self._connections[transport.get_extra_info("peername")] = _Connection(transport)
+        peer = transport.get_extra_info("peername")
+        self._connections[peer] = _Connection(transport, network_of(str(peer[0])), self._clock())
         if self._https is None:
             arrival.hand_over(self._serve(), transport)
             return
@@ -70,12 +88,16 @@ class Doors:
             handshake.cancel()
 
     def _make_room(self) -> bool:
-        for peer, known in self._connections.items():
-            if not known.trusted:
-                known.transport.abort()
-                del self._connections[peer]
-                return True
-        return False
+        unproven = [(peer, known) for peer, known in self._connections.items() if not known.trusted]
+        crowds = Counter(known.host for _, known in unproven)
+        settled = self._clock() - YOUNG_S
+        may_go = [each for each in unproven if each[1].since <= settled or crowds[each[1].host] > MANY]
+        if not may_go:
+            return False
+        peer, known = max(may_go, key=lambda each: crowds[each[1].host])  # of equals the first: the oldest
+        known.transport.abort()
+        del self._connections[peer]
+        return True
 
     async def _shake_hands(self, arrival: _Arrival, transport: asyncio.Transport, https: Https) -> None:
         loop = asyncio.get_running_loop()

@@ -9,14 +9,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from aiohttp import web
 
+from fkd_common.csv_text import csv_cell
 from fkd_common.errors import NotFoundError
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.message_json import as_json
-from fkd_server.overview import Overview
+from fkd_server.overview import LEDGER_PAGE, Overview
 from fkd_server.web.look import Look
 
 CANDIDATES = ("student", "anchors", "moments", "published")
@@ -38,10 +40,10 @@ class Download:
 
 
 def _ledger(overview: Overview) -> Iterator[str]:
-    offset, header = 0, True
-    while rows := overview.ledger(offset).rows:
-        yield _csv((_flat(as_json(row)) for row in rows), header=header)
-        offset, header = offset + len(rows), False
+    rows, header = overview.whole_ledger(), True
+    while page := list(islice(rows, LEDGER_PAGE)):
+        yield _csv((_flat(as_json(row)) for row in page), header=header)
+        header = False
 
 
 def _rounds(overview: Overview) -> Iterator[_Row]:
@@ -59,12 +61,22 @@ def _round_row(status: _Row) -> _Row:
     phases = {phase["phase"]: phase for phase in status["phases"]}
     row = {"round": status["round"], "seconds": status["seconds"], "cohort": " ".join(status["cohort"])}
     row["published"] = status["published"]
-    for kind in ("accuracy", "validation"):
-        row.update({f"{kind}_{name}": status[kind].get(name) for name in CANDIDATES})
+    row.update({f"accuracy_{name}": status["accuracy"].get(name) for name in CANDIDATES})
+    row.update({f"validation_{name}": value for name, value in _validation(status).items()})
     for name in PHASE_NAMES.values():
         if name not in ("control", "setup"):
             row[f"{name}_s"] = phases[name]["seconds"] if name in phases else None
     return row
+
+
+def _validation(status: _Row) -> dict[str, float | None]:
+    """By candidate: of those that a vote numbers, such as moments.0, the best, which alone may be published."""
+    best: dict[str, float | None] = dict.fromkeys(CANDIDATES)
+    for name, value in sorted(status["validation"].items(), key=itemgetter(1)):
+        if (candidate := name.partition(".")[0]) in best:
+            best[candidate] = value
+    best["published"] = best.get(status["published"])
+    return best
 
 
 def _rounds_jsonl(overview: Overview) -> Iterator[str]:
@@ -138,19 +150,10 @@ def _csv(rows: Iterable[_Row], *, header: bool = True) -> str:
     writer = csv.writer(out, lineterminator="\n")
     for row in rows:
         if header:
-            writer.writerow([_cell(name) for name in row])
+            writer.writerow([csv_cell(name) for name in row])
             header = False
-        writer.writerow([_cell(value) for value in row.values()])
+        writer.writerow([csv_cell(value) for value in row.values()])
     return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """What clients say of themselves is no formula to a spreadsheet."""
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
 
 
 def _json_line(content: _Row) -> str:

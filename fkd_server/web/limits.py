@@ -25,5 +25,7 @@ class WebLimits:
     """Longest TLS handshake."""
     idle_s: float = 15.0
     """A connection on which no whole request has come for so long is closed."""
+    wrong_guess_s: float = 1.0
+    """After a few wrong tokens, the answer to one more takes this long."""
     answer_s: float = 30.0
     """Longest time to make and send an answer; of a stream, to send a message."""

@@ -6,21 +6,25 @@ import structlog
 from aiohttp import web
 
 from fkd_common.errors import InvalidUploadError, UnauthenticatedError
-from fkd_server.web.access import COOKIE, COOKIE_S, MAX_TOKEN_CHARS, Gate
+from fkd_server.complaints import Complaints
+from fkd_server.web.access import COOKIE, COOKIE_S, Gate
 from fkd_server.web.answers import see_other
+from fkd_server.web.look_token import MAX_TOKEN_CHARS
 
 
 class LogIn:
     """Answers POST /login."""
 
-    def __init__(self, gate: Gate, *, secure: bool) -> None:
+    def __init__(self, gate: Gate, complaints: Complaints, *, secure: bool) -> None:
         """Take tokens.
 
         Args:
             gate: Knows which is right.
+            complaints: Told of wrong ones.
             secure: Whether browsers are to keep the cookie to HTTPS.
         """
         self._gate = gate
+        self._complaints = complaints
         self._secure = secure
         self._log = structlog.get_logger()
 
@@ -35,7 +39,7 @@ class LogIn:
         try:
             self._gate.check_token(token, request.remote or "")
         except UnauthenticatedError as error:
-            self._log.warning("look_refused", path="/login", address=request.remote, reason=error.reason)
+            self._complaints.warning("look_refused", request.remote or "", path="/login", reason=error.reason)
             return see_other("/login#refused")
         self._log.info("logged_in", address=request.remote)
         answer = see_other("/")

@@ -27,13 +27,16 @@ class Metric:
 
 STATES = ("gathering", "running", "completed", "aborted")
 """Of a run."""
-CLIENT_STATES = ("waiting", "working", "answered", "failed", "gone")
+CLIENT_STATES = ("waiting", "working", "answered", "failed", "left", "gone")
 
 _G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 
 METRICS: tuple[Metric, ...] = (
     Metric(
-        "fkd_ready", _G, (), "1 while the run is served; 0 while it is being prepared or the program stops"
+        "fkd_ready",
+        _G,
+        (),
+        "1 while the run is served; 0 while it is prepared, its disk refuses, or the program stops",
     ),
     Metric(
         "fkd_run_info",
@@ -45,7 +48,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("fkd_paused", _G, (), "1 while an operator has paused the run"),
     Metric("fkd_round", _G, (), "the current or last round; -1 before the first"),
     Metric("fkd_rounds_planned", _G, (), "rounds of the whole run"),
-    Metric("fkd_rounds_done_total", _C, (), "rounds that are over"),
+    Metric("fkd_rounds_done_total", _C, (), "rounds that have ended, since this process began"),
     Metric("fkd_phase_open", _G, ("phase",), "1 for the open phase; absent between phases"),
     Metric("fkd_phase_participants", _G, (), "clients asked in the open phase; 0 between phases"),
     Metric("fkd_phase_answered", _G, (), "of those, how many have answered"),
@@ -64,25 +67,38 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("fkd_clients", _G, ("state",), "clients that ever registered, by what they are doing"),
     Metric("fkd_clients_needed", _G, (), "clients that the first round waits for"),
-    Metric("fkd_client_up", _G, ("client",), "1 while the client shows signs of life; one series per client"),
-    Metric("fkd_uploads_total", _C, (), "uploads that counted"),
+    Metric("fkd_client_up", _G, ("client",), "1 while the client shows signs of life, 0 when it is silent, absent once it has left"),
+    Metric("fkd_uploads_total", _C, (), "uploads that counted, since this process began"),
     Metric(
-        "fkd_missed_tasks_total", _C, (), "tasks failed, or not answered in time, in rounds that are over"
+        "fkd_missed_tasks_total",
+        _C,
+        (),
+        "tasks failed, or not answered in time, in rounds that have ended since this process began",
     ),
     Metric(
         "fkd_bytes_total",
         _C,
         ("phase", "direction", "kind"),
-        "bytes from (up) and to (down) clients: tensor data (payload) and whole messages (message)",
+        "bytes from (up) and to (down) clients since this process began: tensors (payload), whole messages (message)",
     ),
     Metric(
-        "fkd_wasted_bytes_total", _C, (), "message bytes, both ways, of refused, repeated or unanswered calls"
-    ),
-    Metric(
-        "fkd_fedavg_bytes_total",
+        "fkd_wasted_bytes_total",
         _C,
         (),
-        "payload that full-model FedAvg would have cost for the same participations",
+        "message bytes, both ways, of refused, repeated or unanswered calls since this process began",
+    ),
+    Metric(
+        "fkd_run_bytes",
+        _G,
+        ("phase", "direction", "kind"),
+        "the same bytes of the whole run, from its ledger",
+    ),
+    Metric("fkd_run_wasted_bytes", _G, (), "wasted bytes of the whole run, from its ledger"),
+    Metric(
+        "fkd_run_fedavg_bytes",
+        _G,
+        (),
+        "payload that full-model FedAvg would have cost for the same participations, of the whole run",
     ),
     Metric(
         "fkd_accuracy",

@@ -7,7 +7,10 @@ from another machine gets /livez, /readyz and the log-in form with its style, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,6 @@ from typing import Any
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from fkd_common.errors import (
@@ -24,17 +26,28 @@ from fkd_common.errors import (
     NotFoundError,
     PortInUseError,
     UnauthenticatedError,
+    UsageError,
 )
 from fkd_common.message_json import as_json
+from fkd_server.complaints import Complaints
 from fkd_server.overview import Overview
 from fkd_server.web.access import Gate
-from fkd_server.web.answers import add_headers, http_log, json_answer, plain, read_page, refusal, see_other
+from fkd_server.web.answers import (
+    add_headers,
+    json_answer,
+    plain,
+    read_page,
+    refusal,
+    see_other,
+)
 from fkd_server.web.connections import Doors
+from fkd_server.web.conversation import conversations
 from fkd_server.web.downloads import send_download
 from fkd_server.web.https import Https
-from fkd_server.web.limits import BACKLOG, MAX_BODY_BYTES, MAX_HEADERS, MAX_LINE_BYTES, WebLimits
+from fkd_server.web.limits import BACKLOG, MAX_BODY_BYTES, WebLimits
 from fkd_server.web.login import LogIn
 from fkd_server.web.look import Look
+from fkd_server.web.metrics import encoder_for
 from fkd_server.web.stream import Stream
 
 PAGE_FOLDER = Path(__file__).parent / "page"
@@ -66,9 +79,10 @@ class WebServer:
         self._look = look
         self._registry = registry
         self._https = https
-        self._log_in = LogIn(gate, secure=https is not None)
+        self._complaints = Complaints()
+        self._log_in = LogIn(gate, self._complaints, secure=https is not None)
         self._limits = limits = limits or WebLimits()
-        self._stream = Stream(look, limits)
+        self._stream = Stream(look, limits, self._complaints)
         self._page = read_page(PAGE_FOLDER)
         self._log = structlog.get_logger()
         app = web.Application(middlewares=[self._in_time], client_max_size=MAX_BODY_BYTES)
@@ -76,15 +90,7 @@ class WebServer:
         app.add_routes(self._routes())
         self._runner = web.AppRunner(
             app,
-            access_log=None,
-            logger=http_log(),
             handler_cancellation=True,
-            keepalive_timeout=limits.idle_s,
-            max_line_size=MAX_LINE_BYTES,
-            max_field_size=MAX_LINE_BYTES,
-            max_headers=MAX_HEADERS,
-            lingering_time=1.0,
-            auto_decompress=False,
             shutdown_timeout=1.0,
         )
         self.address = ""
@@ -96,17 +102,24 @@ class WebServer:
         """Listen on an address (port 0: a free one).
 
         Raises:
-            PortInUseError: The address cannot be bound.
+            PortInUseError: The port cannot be bound; it may be tried again.
+            UsageError: The host is none, or not this machine.
         """
-        await self._runner.setup()
-        assert self._runner.server is not None
-        self._doors = Doors(self._runner.server, self._https, self._limits)
+        if self._doors is None:
+            await self._runner.setup()
+            assert self._runner.server is not None
+            talks = conversations(self._runner.server, self._limits, self._complaints)
+            self._doors = Doors(talks, self._https, self._limits)
         try:
             self._listening = await asyncio.get_running_loop().create_server(
                 self._doors, host, port, backlog=BACKLOG
             )
         except OSError as error:
-            await self._runner.cleanup()
+            if isinstance(error, socket.gaierror) or error.errno in (None, errno.EADDRNOTAVAIL):
+                raise UsageError(
+                    f"--http-host {host}: expected an address of this machine, or a name that resolves to one "
+                    f"({error.strerror or error}); leave it out for 127.0.0.1"
+                ) from error
             raise PortInUseError(
                 f"cannot listen on {host}:{port}: the port is taken or not allowed ({error.strerror or error}); choose "
                 "another with --http-port, or 0 for none"
@@ -179,10 +192,11 @@ class WebServer:
         try:
             return await handler(request)
         except web.HTTPException as error:  # no such path, another method, too large a body
-            return plain(
-                error.status, f"{error.reason}: {request.method} {request.path[:200]}", error.headers
-            )
+            said = f"{error.reason}: {request.method} {request.path[:200]}"
+            return plain(error.status, said, error.headers)
         except FkdError as error:
+            if error.reason == "TOO_MANY_GUESSES":  # the right word is answered at once: others come slowly
+                await asyncio.sleep(self._limits.wrong_guess_s)
             return refusal(request, error)
         except ConnectionError:
             raise  # it went away
@@ -194,8 +208,8 @@ class WebServer:
         """On loopback: for this machine only, whatever is asked."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            if self._gate.on_loopback:
-                self._admit(request)
+            with self._saying_no(request):
+                self._gate.check_host(request)
             return await handler(request)
 
         return answer
@@ -218,15 +232,21 @@ class WebServer:
         Raises:
             FkdError: The caller may not; it is in the log.
         """
-        try:
+        with self._saying_no(request):
             self._gate.viewer(request)
+        if self._doors is not None and not self._gate.open_to_this_machine:
+            self._doors.trust(request.transport)
+
+    @contextlib.contextmanager
+    def _saying_no(self, request: web.Request) -> Iterator[None]:
+        """Have refusals in the log."""
+        try:
+            yield
         except FkdError as error:
-            self._log.warning(
-                "look_refused", path=request.path[:200], address=request.remote, reason=error.reason
+            self._complaints.warning(
+                "look_refused", request.remote or "", path=request.path[:200], reason=error.reason
             )
             raise
-        if self._doors is not None and not self._gate.on_loopback:
-            self._doors.trust(request.transport)
 
     # -- for all ----------------------------------------------------------------------------------
 
@@ -250,7 +270,7 @@ class WebServer:
         return self._file("index.html", html=True)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        encode, content_type = encoder_for(request.headers.get("Accept", ""))
         body = await self._look.think(lambda: encode(self._registry))
         return web.Response(body=body, headers={"Content-Type": content_type})
 

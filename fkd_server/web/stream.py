@@ -19,6 +19,7 @@ from aiohttp import web
 from fkd_common.errors import BusyError, FkdError
 from fkd_common.message_json import as_json
 from fkd_common.pb import admin_pb2 as pb
+from fkd_server.complaints import Complaints
 from fkd_server.overview import Overview
 from fkd_server.web.limits import WebLimits
 from fkd_server.web.look import Look
@@ -38,8 +39,9 @@ _ALWAYS_CHANGES = ("serving_s", "deadline_s")
 class Stream:
     """Tells all watchers what is new."""
 
-    def __init__(self, look: Look, limits: WebLimits) -> None:
+    def __init__(self, look: Look, limits: WebLimits, complaints: Complaints) -> None:
         self._look = look
+        self._complaints = complaints
         self._limits = limits
         self._watchers: set[_Watcher] = set()
         self._reader: asyncio.Task[None] | None = None
@@ -81,7 +83,11 @@ class Stream:
             )
             watcher.show(self._status)
             await self._write(watcher, request, response, may_look)
-        except (OSError, TimeoutError):  # it went away, or does not take what it asked for
+        except Exception as error:  # the answer has begun: it can only end, and a browser comes back
+            if not isinstance(
+                error, OSError | FkdError
+            ):  # it went away or takes nothing, or the disk does not answer
+                self._complaints.warning("look_failed", "", path=request.path, detail=repr(error))
             if request.transport is not None:
                 request.transport.abort()
         finally:
@@ -146,11 +152,16 @@ class Stream:
 
     async def _read_once(self, *, tell: bool) -> None:
         try:
-            news = await self._look.ask(self._news)
-        except FkdError as error:  # the run is being prepared, or its disk does not answer
-            detail = {"detail": str(error)}
-            self._show_status(_encoded("unready", detail), detail)
+            self._tell(await self._look.ask(self._news), tell=tell)
             return
+        except FkdError as error:  # the run is being prepared, or its disk does not answer
+            detail = str(error)
+        except Exception as error:  # a bug: the next look may do without it, and nobody is to wait unknowing
+            self._complaints.warning("look_failed", "", path="/api/stream", detail=repr(error))
+            detail = "the run cannot be told, which is a bug: the coordinator's log says more"
+        self._show_status(_encoded("unready", {"detail": detail}), {"detail": detail})
+
+    def _tell(self, news: _News, *, tell: bool) -> None:
         self._show_status(news.status, news.compared)
         if news.events:
             self._event = news.events[-1].number

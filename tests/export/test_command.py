@@ -238,3 +238,24 @@ def test_a_model_that_is_replaced_meanwhile_is_fetched_anew(
     with serving(replace(tiny, admin=Admin(tiny.service, tiny.overview, files)), None) as address:
         assert main(["export", "--server", address, "--out", "fetched"]) == 0
     assert decode_exported(Path("fetched").read_bytes()).header.model_sha256 == sha256_hex(_Replaced.newer)
+
+
+@pytest.mark.parametrize(
+    ("name", "beginning"), [("model.onnx", b"\x08"), ("model.pt", b"PK"), ("model.bin", None)]
+)
+def test_the_ending_says_the_format_where_no_flag_does(
+    run: FinishedRun, name: str, beginning: bytes | None
+) -> None:
+    assert exported(run, out=name) == 0
+    blob = Path(name).read_bytes()
+    if beginning is None:
+        decode_exported(blob)
+    else:
+        assert blob.startswith(beginning)
+
+
+def test_an_unknown_format_is_answered_with_the_known_ones(
+    run: FinishedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exported(run, "--format", "onx") == 2
+    assert "choose from 'safetensors', 'onnx', 'torchscript'" in said(capsys)

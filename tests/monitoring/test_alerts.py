@@ -42,7 +42,10 @@ class Case:
 CASES = [
     Case("FkdCoordinatorDown", True, 3, {f"up{AT}": "0x10"}),
     Case("FkdCoordinatorDown", False, 3, {f"up{AT}": "0 0 1 0 0"}),
-    Case("FkdCoordinatorDown", False, 3, {'up{job="node"}': "0x10"}),
+    Case("FkdCoordinatorDown", False, 3, {'up{job="node"}': "0x10", f"up{AT}": "1x10"}),
+    # A target that has vanished, as a pod does that was deleted, has no samples; the last one counts for five minutes.
+    Case("FkdCoordinatorDown", True, 9, {'up{job="node"}': "1x10", f"up{AT}": "1 1 _x10"}),
+    Case("FkdCoordinatorDown", True, 3, {'up{job="node"}': "1x10"}),
     Case("FkdNotReady", True, 16, of(ready="0x20")),
     Case("FkdNotReady", False, 16, of(ready="0x10 1x10")),
     Case("FkdRunAborted", True, 1, {'fkd_run_state{job="fkd",state="aborted"}': "0 1"}),

@@ -20,6 +20,7 @@ from fkd_server.web.access import Gate
 from fkd_server.web.https import Https
 from fkd_server.web.limits import WebLimits
 from fkd_server.web.look import Look
+from fkd_server.web.look_token import LookToken
 from fkd_server.web.meters import Meters
 from fkd_server.web.metrics import RunCollector, watch_process
 from fkd_server.web.server import WebServer
@@ -116,14 +117,15 @@ def showing(
 
     async def live() -> None:
         nonlocal port
-        gate = Gate(host, token, tls, lambda: clocks.monotonic, lambda: clocks.wall)
+        word = LookToken(token) if token is not None else None
+        gate = Gate(host, word, tls, lambda: clocks.monotonic, lambda: clocks.wall)
         https = Https(tls) if tls is not None and not gate.on_loopback else None
         server = WebServer(gate, Look(lambda: why[0]), registry, https, limits)
         await server.start("127.0.0.1", 0)
         port = int(server.address.rpartition(":")[2])
         if run is not None:
             ends = tls.expires if tls is not None else None
-            server.show(run.overview, RunCollector(run.overview, run.service.ledger, run.blobs.parent, ends))
+            server.show(run.overview, RunCollector(run.overview, run.blobs.parent, ends))
         begun.set()
         await asyncio.to_thread(stop.wait)
         await server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from fkd_common.access.certificates import CLIENT_FILES, Credentials, Role
 from fkd_common.errors import BusyError, UsageError
 from fkd_server.access.records import revoke
 from fkd_server.access.tls import ServerTls
-from fkd_server.web.access import COOKIE, COOKIE_S, Gate, Guesses, read_look_token
+from fkd_server.web.access import COOKIE, COOKIE_S, Gate, Guesses
+from fkd_server.web.limits import WebLimits
+from fkd_server.web.look_token import LookToken
 from tests.security.conftest import Pki
 from tests.server.tiny import TinyRun
 
@@ -126,12 +129,12 @@ def test_a_cookie_outlives_a_restart_and_ends_with_its_token(run: TinyRun) -> No
     ["", ".", "9" * 400, f"{10**11}.{'0' * 64}", "²3." + "0" * 64, f"{10**11}.\udcff", "-1." + "0" * 64],
 )
 def test_a_cookie_that_is_none_of_ours_counts_for_nothing(cookie: str) -> None:
-    gate = Gate(EVERYWHERE, TOKEN, None)
+    gate = Gate(EVERYWHERE, LookToken(TOKEN), None)
     assert not gate.holds_cookie(cookie)
 
 
 def test_a_cookie_whose_end_was_moved_counts_for_nothing(run: TinyRun) -> None:
-    gate = Gate(EVERYWHERE, TOKEN, None, wall_clock=lambda: 1e9)
+    gate = Gate(EVERYWHERE, LookToken(TOKEN), None, wall_clock=lambda: 1e9)
     ends, _, signature = gate.cookie().partition(".")
     assert gate.holds_cookie(f"{ends}.{signature}")
     assert not gate.holds_cookie(f"{int(ends) + 1}.{signature}")
@@ -156,15 +159,91 @@ def test_what_is_not_the_form_is_refused(run: TinyRun, kind: str) -> None:
         assert shown.ask("/login", "POST", f"token={TOKEN}", Content_Type=kind).status == 400
 
 
-def test_guesses_have_to_wait_whatever_they_say(run: TinyRun) -> None:
-    with showing(run, EVERYWHERE, TOKEN) as shown:
+QUICK = WebLimits(wrong_guess_s=0.2)
+
+
+def test_wrong_guesses_have_to_wait(run: TinyRun) -> None:
+    with showing(run, EVERYWHERE, TOKEN, limits=QUICK) as shown:
         statuses = [log_in(shown, "wrong")[0] for _ in range(5)]
         assert statuses == [303, 303, 303, 303, 429]
-        assert log_in(shown, TOKEN)[0] == 429
-        assert shown.look("/metrics").status == 429
+        began = time.monotonic()
+        assert shown.ask("/metrics", Authorization="Bearer wrong").status == 429
+        assert time.monotonic() - began >= QUICK.wrong_guess_s
         shown.clocks.monotonic += 3.0
+        assert shown.ask("/metrics", Authorization="Bearer wrong").status == 401
+
+
+def test_the_right_token_is_let_in_whatever_else_comes_from_its_address(run: TinyRun) -> None:
+    """Or one bad neighbour behind the same proxy would keep Prometheus out."""
+    with showing(run, EVERYWHERE, TOKEN, limits=QUICK) as shown:
+        for _ in range(5):
+            log_in(shown, "wrong")
+        assert log_in(shown, "wrong")[0] == 429
         assert shown.look("/metrics").status == 200
+        for _ in range(5):
+            log_in(shown, "wrong")
+        assert log_in(shown, "wrong")[0] == 429
         assert log_in(shown, TOKEN)[0] == 303
+
+
+@pytest.mark.parametrize("path", PRIVATE)
+def test_a_token_is_needed_on_loopback_too_if_there_is_one(run: TinyRun, path: str) -> None:
+    with showing(run, token=TOKEN) as shown:
+        refused = shown.ask(path)
+        assert refused.status == 401
+        assert b"run-1" not in refused.body
+        if path != "/api/stream":
+            assert shown.look(path).status == 200
+
+
+def test_with_a_token_on_loopback_probes_the_form_and_other_hosts_are_as_ever(run: TinyRun) -> None:
+    with showing(run, token=TOKEN) as shown:
+        assert {shown.ask(path).status for path in OPEN} == {200}
+        assert shown.ask("/", Accept="text/html").headers["Location"] == "/login"
+        assert shown.ask("/api/status", Cookie=log_in(shown, TOKEN)[2].split(";")[0]).status == 200
+        for path in (*PRIVATE, *OPEN):
+            assert shown.look(path, Host="evil.example").status == 403
+
+
+def test_a_token_that_is_replaced_in_its_file_counts_from_then_on(run: TinyRun, tmp_path: Path) -> None:
+    file, other = tmp_path / "token", TOKEN[::-1]
+    file.write_text(TOKEN)
+    with capture_logs() as lines, showing(run, EVERYWHERE, f"@{file}") as shown:
+        cookie = log_in(shown, TOKEN)[2].split(";")[0]
+        assert shown.ask("/api/status", Cookie=cookie).status == 200
+        (tmp_path / "new").write_text(other)
+        (tmp_path / "new").rename(file)
+        assert shown.look("/api/status").status == 401
+        assert shown.ask("/api/status", Cookie=cookie).status == 401
+        assert shown.ask("/api/status", Authorization=f"Bearer {other}").status == 200
+    assert [line["event"] for line in lines if line["event"].startswith("token_")] == ["token_renewed"]
+    assert TOKEN not in str(lines)
+    assert other not in str(lines)
+
+
+@pytest.mark.parametrize("spoil", ["gone", "short"])
+def test_a_token_file_that_holds_none_leaves_the_token_as_it_was(
+    run: TinyRun, tmp_path: Path, spoil: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    with capture_logs() as lines, showing(run, EVERYWHERE, f"@{file}") as shown:
+        file.unlink() if spoil == "gone" else file.write_text("short")
+        assert [shown.look("/api/status").status for _ in range(3)] == [200, 200, 200]
+        file.write_text(TOKEN[::-1])
+        assert shown.look("/api/status").status == 401
+    said = [line["event"] for line in lines if line["event"].startswith("token_")]
+    assert said == ["token_unusable", "token_renewed"]
+
+
+def test_what_is_refused_again_and_again_leaves_a_few_lines(run: TinyRun) -> None:
+    with capture_logs() as lines, showing(run, EVERYWHERE, TOKEN) as shown:
+        connection = shown.connect()
+        for _ in range(300):
+            connection.request("GET", "/api/status")
+            assert connection.getresponse().read()
+        connection.close()
+    assert 3 <= len([line for line in lines if line["event"] == "look_refused"]) <= 6
 
 
 def test_each_guess_waits_longer_and_nobody_else_does() -> None:
@@ -241,12 +320,12 @@ def test_without_any_proof_to_ask_for_nothing_is_served_beyond_loopback() -> Non
 @pytest.mark.parametrize("given", ["short", "x" * 15, "two words of a long token", "ü" * 20, "x" * 600, ""])
 def test_a_token_that_is_no_secret_is_refused_and_not_repeated(given: str) -> None:
     with pytest.raises(UsageError) as error:
-        read_look_token(given)
+        LookToken(given)
     assert not given or given not in str(error.value)
 
 
 def test_a_token_may_be_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    assert read_look_token(f"@{tmp_path / 'token'}") == TOKEN
+    assert LookToken(f"@{tmp_path / 'token'}").current() == TOKEN
     with pytest.raises(UsageError, match="cannot be read"):
-        read_look_token(f"@{tmp_path / 'none'}")
+        LookToken(f"@{tmp_path / 'none'}")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fkd_server.access.tls import ServerTls
+from fkd_server.web.connections import YOUNG_S, Doors
 from fkd_server.web.limits import WebLimits
 from tests.security.conftest import Pki
 from tests.server.tiny import TinyRun
@@ -159,3 +162,68 @@ def test_files_that_do_not_fit_together_leave_the_certificate_as_it_was(
         shutil.copy(other.folder / "server.key", pki.folder / "server.key")
         assert shown_certificate(shown, tls) == first
         until(lambda: shown.ask("/livez", tls=trusting(tls.trusted())).status == 200)
+
+
+class Line(asyncio.Transport):
+    """The coordinator's end of a connection from somewhere."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__({"peername": (host, port)})
+        self.open = True
+
+    def abort(self) -> None:
+        self.open = False
+
+    def is_closing(self) -> bool:
+        return not self.open
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        pass
+
+
+@dataclass
+class Entrance:
+    """Doors for ten, and who has come."""
+
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.doors = Doors(asyncio.Protocol, None, WebLimits(connections=10), lambda: self.now)
+        self._port = 0
+
+    def come(self, host: str) -> Line:
+        self._port += 1
+        line = Line(host, self._port)
+        self.doors().connection_made(line)
+        return line
+
+
+def test_a_crowd_of_one_address_makes_room_before_anybody_else() -> None:
+    at = Entrance()
+    old = at.come("10.0.0.1")
+    at.now += 100.0
+    crowd = [at.come("10.9.9.9") for _ in range(30)]
+    assert old.open
+    assert [line.open for line in crowd] == [False] * 21 + [True] * 9
+    newcomer = at.come("10.0.0.2")
+    assert (old.open, newcomer.open, crowd[21].open) == (True, True, False)
+
+
+def test_whoever_has_just_come_stays_for_a_moment() -> None:
+    at = Entrance()
+    first = [at.come(f"10.0.0.{number}") for number in range(10)]
+    assert not at.come("10.0.1.1").open
+    assert all(line.open for line in first)
+    at.now += YOUNG_S
+    assert at.come("10.0.1.2").open
+    assert [line.open for line in first] == [False] + [True] * 9
+
+
+def test_whoever_has_shown_that_it_may_look_stays() -> None:
+    at = Entrance()
+    lines = [at.come("10.0.0.1") for _ in range(10)]
+    for line in lines:
+        at.doors.trust(line)
+    at.now += 100.0
+    assert not at.come("10.0.0.2").open
+    assert all(line.open for line in lines)

@@ -73,6 +73,34 @@ def test_what_a_client_says_is_no_formula_to_a_spreadsheet(run: TinyRun) -> None
         assert row["activity"] == (activity if activity == "fine" else f"'{activity}")
 
 
+def test_a_ledger_that_is_saved_while_it_grows_has_every_row_once(run: TinyRun) -> None:
+    book = run.service.ledger.book
+    for number in range(2500):
+        book(LedgerKey("m", number, "moments"), ByteCount(calls=1, message_up=number))
+    pages = DOWNLOADS["ledger.csv"].pages(run.overview)
+    text = next(pages)
+    saved = {key for key, _ in run.service.ledger.rows()}
+    for number in range(700):
+        book(LedgerKey("a", number, "moments"), ByteCount(calls=1))  # before those that have been sent
+    found = [(row["client"], int(row["round"]), row["phase"]) for row in rows(text + "".join(pages))]
+    assert [LedgerKey(*each) for each in found] == sorted(saved)
+
+
+def test_a_vote_over_numbered_moments_has_the_best_of_them_in_its_row(run: TinyRun) -> None:
+    votes = {
+        "seconds": 1.0, "returned": [], "missing": [], "failed": [], "published": "moments.1",
+        "validation_accuracy": {"student": 0.5, "anchors": 0.55, "moments.0": 0.6, "moments.1": 0.75},
+    }  # fmt: skip
+    run.chronicle.history.add({"round": 1, "seconds": 2.0, "cohort": ["a"], "phases": {"votes": votes}})
+    run.chronicle.history.add({"round": 2, "seconds": 2.0, "cohort": ["a"], "phases": {}})
+    with showing(run) as shown:
+        voted, other = rows(shown.ask("/download/rounds.csv").text)
+    assert {name: voted[f"validation_{name}"] for name in ("student", "anchors", "moments", "published")} == {
+        "student": "0.5", "anchors": "0.55", "moments": "0.75", "published": "0.75",
+    }  # fmt: skip
+    assert [other[f"validation_{name}"] for name in ("student", "published")] == ["", ""]
+
+
 @pytest.mark.parametrize("name", DOWNLOADS)
 def test_a_run_that_has_not_begun_has_files_too(run: TinyRun, name: str) -> None:
     with showing(run) as shown:

@@ -18,9 +18,10 @@ from fkd_client.tls import ClientTls
 from fkd_common.access.certificates import CLIENT_FILES, Credentials, Role
 from fkd_server.access.tls import ServerTls
 from fkd_server.grpc_server import GrpcServer
-from fkd_server.grpc_standard import COORDINATOR, MAX_WATCHES
+from fkd_server.grpc_standard import COORDINATOR, MAX_WATCHES, WATCHES_PER_CALLER
+from fkd_server.service import DISK_FORGIVEN_S
 from tests.security.conftest import Pki
-from tests.server.tiny import TinyRun
+from tests.server.tiny import TinyRun, filled
 
 PATIENCE_S = 20.0
 SERVING, NOT_SERVING, UNKNOWN = (
@@ -102,6 +103,24 @@ def test_the_process_is_healthy_at_once_and_the_run_when_it_is_served(run: TinyR
         assert coordinator.server.unready() == "stopping"
 
 
+def test_a_run_whose_disk_refuses_is_not_ready_until_it_has_not_for_a_while(run: TinyRun) -> None:
+    with preparing() as coordinator:
+        coordinator.begin(run)
+        sites = [run.site("a"), run.site("b")]
+        for each in sites:
+            each.poll()
+        sites[0].submit_student(1, filled(run.method, 1.0))
+        (path,) = run.uploads.iterdir()
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + b"\xff")
+        sites[1].submit_student(1, filled(run.method, 2.0))
+        assert coordinator.server.unready() == "the disk does not take or give data"  # anyone may ask: no paths
+        path.write_bytes(whole)
+        run.clock.now += DISK_FORGIVEN_S
+        run.service.tick()
+        assert coordinator.server.unready() == ""
+
+
 def test_a_service_that_there_is_not_is_unknown(run: TinyRun) -> None:
     with preparing() as coordinator, probe(coordinator.address) as stub:
         with pytest.raises(grpc.RpcError) as error:
@@ -152,6 +171,31 @@ def test_watches_are_bounded_and_come_free_when_their_peers_go(run: TinyRun) -> 
             for channel in channels:
                 channel.close()
             watch_when_there_is_room(stub)
+
+
+def test_one_certificate_holds_a_few_watches_however_many_connections_it_opens(
+    run: TinyRun, pki: Pki
+) -> None:
+    many = [("grpc.use_local_subchannel_pool", 1)]
+    site, other = pki.client("site-a"), pki.client("site-b")
+    with preparing(ServerTls(pki.folder)) as coordinator:
+        channels = [
+            grpc.secure_channel(coordinator.address, site.channel_credentials(), many) for _ in range(2)
+        ]
+        watches = [
+            health_pb2_grpc.HealthStub(channels[number % 2]).Watch(health_pb2.HealthCheckRequest())
+            for number in range(WATCHES_PER_CALLER)
+        ]
+        for watch in watches:
+            assert next(watch).status == SERVING
+        with probe(coordinator.address, site) as stub:
+            with pytest.raises(grpc.RpcError) as error:
+                next(stub.Watch(health_pb2.HealthCheckRequest()))
+            assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with probe(coordinator.address, other) as stub:
+            assert next(stub.Watch(health_pb2.HealthCheckRequest())).status == SERVING
+        for channel in channels:
+            channel.close()
 
 
 def watch_when_there_is_room(stub: health_pb2_grpc.HealthStub) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fkd_common.ledger import LedgerKey
 from fkd_server.access.tls import ServerTls
 from fkd_server.run_state import Event
 from fkd_server.web.metric_table import METRICS, Kind
@@ -132,22 +133,91 @@ def test_an_open_phase_has_a_deadline_and_those_it_waits_for(run: TinyRun) -> No
     assert value(found, "fkd_clients", state="answered") == 1
 
 
-def test_counters_go_on_from_where_an_earlier_process_left_them(tmp_path: Path) -> None:
+def counters(found: Series) -> Series:
+    """Those that the run feeds."""
+    ours = {metric.name for metric in METRICS if metric.kind is Kind.COUNTER}
+    return {key: value for key, value in found.items() if key[0] in ours and key[0].startswith("fkd_")}
+
+
+def test_counters_begin_anew_with_the_process_and_the_runs_sums_go_on(tmp_path: Path) -> None:
     first = tiny_run(tmp_path / "again")
-    a_round(first)
     with showing(first) as shown:
+        a_round(first)
         before = series(shown)
     first.store.close()
     second = tiny_run(tmp_path / "again")
     with showing(second) as shown:
         after = series(shown)
-    for name in ("fkd_uploads_total",):
-        assert value(after, name) == value(before, name) > 0
     labels = {"phase": "student", "direction": "up", "kind": "payload"}
-    assert value(after, "fkd_bytes_total", **labels) == value(before, "fkd_bytes_total", **labels) > 0
+    assert value(before, "fkd_uploads_total") == 2
+    assert value(before, "fkd_bytes_total", **labels) == value(before, "fkd_run_bytes", **labels) > 0
+    assert value(after, "fkd_run_bytes", **labels) == value(before, "fkd_run_bytes", **labels)
+    assert set(counters(after).values()) == {0}
+
+
+def test_a_run_that_has_lost_its_last_seconds_is_not_counted_twice(tmp_path: Path) -> None:
+    """As after `kill -9`, or when an older copy of the folder is put back: what is read is less than was seen."""
+    run = tiny_run(tmp_path / "lost", rounds=9)
+    a_round(run)
+    with showing(run) as shown:
+        a_round_of(run, 2)
+        seen = counters(series(shown))
+        lost = LedgerKey("a", 2, "student")
+        run.service.ledger.book(lost, -dict(run.service.ledger.rows())[lost])
+        run.chronicle.history._rounds.clear()
+        assert counters(series(shown)) == seen
+    assert value(seen, "fkd_rounds_done_total") == 1
+    assert value(seen, "fkd_bytes_total", phase="student", direction="up", kind="payload") > 0
+
+
+def a_round_of(run: TinyRun, number: int) -> None:
+    """Two sites again."""
+    sites = [run.site("a"), run.site("b")]
+    for each in sites:
+        each.poll()
+    for each in sites:
+        each.submit_student(number, filled(run.method, 0.5))
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=a",
+        "application/openmetrics-text;version=1.0.0a;q=0.5",
+        "application/openmetrics-text; version=",
+        "application/openmetrics-text; version=99.99.99",
+        "application/openmetrics-text; version=1.0.0; escaping=nonsense",
+        "text/plain;version=x",
+        "text/plain;version=1.x.0",
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1",
+        ",;,;=;version",
+        "version=version=",
+        "image/png",
+    ],
+)
+def test_whatever_format_a_scraper_asks_for_it_gets_one(busy: Shown, accept: str) -> None:
+    answer = busy.ask("/metrics", Accept=accept)
+    assert answer.status == 200
+    assert answer.headers["Content-Type"].startswith(
+        ("text/plain; version=", "application/openmetrics-text; version=")
+    )
+    assert b"fkd_ready 1.0" in answer.body
 
 
 def test_a_watch_that_is_held_for_hours_does_not_count_as_a_slow_call(run: TinyRun) -> None:
     with showing(run) as shown:
         shown.meters.answered("Watch", "OK", "", 7200.0)
         assert not [name for name, _ in series(shown) if name.startswith("fkd_rpc_seconds")]
+
+
+def test_a_client_that_has_left_is_no_client_that_is_down(run: TinyRun) -> None:
+    a, b = run.site("a"), run.site("b")
+    a.call("Leave")
+    b.poll()
+    run.clock.now += 60.0
+    run.service.tick()
+    with showing(run) as shown:
+        found = series(shown)
+    assert [value(found, "fkd_clients", state=state) for state in ("left", "gone")] == [1, 1]
+    assert value(found, "fkd_client_up", client="b") == 0
+    assert ("fkd_client_up", (("client", "a"),)) not in found

@@ -88,12 +88,51 @@ def test_by_default_it_is_the_second_after_the_main_port(start: Start) -> None:
     assert start(port=main).wait_for("serving")["http"] == f"127.0.0.1:{main + 2}"
 
 
-def test_a_default_port_that_is_taken_is_said_and_done_without(start: Start) -> None:
+def test_a_default_port_that_is_taken_is_said_once_and_used_when_it_is_free(start: Start) -> None:
     main = free_ports(3)
     with socket.create_server(("127.0.0.1", main + 2)):
         server = start(port=main)
         assert server.wait_for("serving")["http"] is None
         assert "--http-port" in server.wait_for("http_port_taken")["detail"]
+    address = server.wait_for("http_port_open")["http"]
+    assert address == f"127.0.0.1:{main + 2}"
+    assert ask(address, "/readyz") == (200, "ok\n")
+    assert "fkd_run_info{" in ask(address, "/metrics")[1]
+    server.signal(signal.SIGTERM)
+    assert server.end() == ExitCode.OK
+    assert server.stderr.count("http_port_taken") == 1
+
+
+def test_a_coordinator_ends_while_it_waits_for_its_port(start: Start) -> None:
+    main = free_ports(3)
+    with socket.create_server(("127.0.0.1", main + 2)):
+        server = start(port=main)
+        server.wait_for("serving")
+        server.signal(signal.SIGTERM)
+        assert server.end() == ExitCode.OK
+    assert "Traceback" not in server.stderr
+
+
+def test_no_counter_goes_on_after_a_kill_from_where_it_was_not(start: Start) -> None:
+    """The ledger has forgotten its last seconds: Prometheus must see counters that began anew, not ones that fell."""
+    server = start()
+    said = server.wait_for("serving")
+    with grpc.insecure_channel(said["address"]) as channel:
+        for _ in range(50):
+            with contextlib.suppress(grpc.RpcError):
+                channel.unary_unary(METHODS["Heartbeat"].path)(b"x", timeout=10.0)
+    before = counters(ask(said["http"], "/metrics")[1])
+    server.signal(signal.SIGKILL)
+    server.end()
+    again = start().wait_for("serving")
+    after = counters(ask(again["http"], "/metrics")[1])
+    assert before["fkd_wasted_bytes_total"] > 0
+    assert {name: value for name, value in after.items() if value} == {}
+
+
+def counters(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if line.startswith("fkd_") and "_total" in line]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def test_a_port_that_was_asked_for_and_is_taken_ends_the_program(start: Start) -> None:
@@ -114,6 +153,7 @@ def test_there_need_not_be_one(start: Start) -> None:
         (["--http-host", "0.0.0.0"], "--http-token"),
         (["--http-host", "0.0.0.0", "--http-token", TOKEN], "--insecure"),
         (["--http-token", "short"], "--http-token"),
+        (["--http-host", "192.0.2.1", "--http-token", TOKEN, "--insecure"], "--http-host 192.0.2.1"),
         (["--http-token", "@/nowhere"], "/nowhere"),
     ],
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import socket
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
-from fkd_common.errors import PortInUseError
+from fkd_common.errors import PortInUseError, UsageError
 from fkd_common.message_json import as_json
 from fkd_server.web.access import Gate
 from fkd_server.web.answers import HEADERS
@@ -139,6 +141,55 @@ def test_requests_longer_than_any_honest_one_are_refused(run: TinyRun) -> None:
         assert shown.ask("/login", "POST", "token=" + "x" * 100_000, **form).status == 413
 
 
+@pytest.mark.parametrize(
+    "sends",
+    [
+        b"GET /<script>alert(1)</script>\x01 HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX\x00: <b>\r\n\r\n",
+        b"\x16\x03\x01\r\n\r\n",
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_gets_a_careful_answer_too(run: TinyRun, sends: bytes) -> None:
+    with showing(run) as shown:
+        status, headers, body = spoken(shown.port, sends)
+    assert status == 400
+    assert headers["Server"] == "fkd"
+    assert HEADERS.items() <= headers.items()
+    assert b"script" not in body
+
+
+def spoken(port: int, sends: bytes) -> tuple[int, dict[str, str], bytes]:
+    """What these bytes are answered with."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10.0) as connection:
+        connection.sendall(sends)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        return response.status, dict(response.getheaders()), response.read()
+
+
+def test_what_is_no_request_again_and_again_leaves_a_few_lines(run: TinyRun) -> None:
+    with capture_logs() as lines, showing(run) as shown:
+        for _ in range(100):
+            spoken(shown.port, b"GET / HTTP/1.1\r\nno header\r\n\r\n")
+    said = [line for line in lines if line["event"] == "bad_request"]
+    assert 3 <= len(said) <= 6
+    assert said[0]["address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_this_machine_is_a_mistake_in_the_flag(host: str) -> None:
+    async def start() -> None:
+        server = WebServer(Gate("127.0.0.1", None, None), Look(lambda: ""), CollectorRegistry())
+        try:
+            await server.start(host, 0)
+        finally:
+            await server.stop()
+
+    with pytest.raises(UsageError, match=f"--http-host {host}"):
+        asyncio.run(start())
+
+
 def test_a_taken_port_is_said_with_the_flag_that_chooses_another() -> None:
     async def start(port: int) -> None:
         await WebServer(Gate("127.0.0.1", None, None), Look(lambda: ""), CollectorRegistry()).start(
@@ -150,8 +201,8 @@ def test_a_taken_port_is_said_with_the_flag_that_chooses_another() -> None:
 
 
 def test_a_disk_that_does_not_answer_is_said_so(run: TinyRun, tmp_path: Path) -> None:
-    run.store._database.close()
     with showing(run) as shown:
+        run.store._database.close()
         answer = shown.ask("/api/status")
         assert (answer.status, answer.json["reason"]) == (503, "STORAGE")
         assert shown.ask("/livez").status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -10,11 +11,13 @@ from contextlib import contextmanager
 from itertools import islice
 
 import pytest
+from structlog.testing import capture_logs
 
 from fkd_common.access.certificates import Role
 from fkd_common.message_json import as_json
 from fkd_server.access.records import revoke
 from fkd_server.access.tls import ServerTls
+from fkd_server.event_log import MAX_EVENT
 from fkd_server.web.limits import WebLimits
 from fkd_server.web.stream import LOOK_EVERY_S, STATUS_BYTES_PER_S
 from tests.security.conftest import Pki
@@ -154,8 +157,10 @@ def test_a_watcher_that_takes_nothing_is_dropped_and_another_goes_on(run: TinyRu
         def news_and_dropped() -> bool:
             nonlocal number
             number += 1
-            run.chronicle.events.add("noise", {"number": number, "text": "x" * 1_000_000})
-            watcher.next("log")
+            for _ in range(200):
+                run.chronicle.events.add("noise", {"number": number, "text": "x" * MAX_EVENT})
+            for _ in range(200):
+                watcher.next("log")
             return held(shown) == 1
 
         until(news_and_dropped)
@@ -172,6 +177,42 @@ def test_a_stream_ends_with_the_certificate_that_opened_it(run: TinyRun, pki: Pk
             revoke(pki.folder, "alice")
             run.site("a")
             assert watcher.ended()
+
+
+def test_a_bug_in_telling_is_said_and_does_not_end_the_telling(run: TinyRun) -> None:
+    run.site("a")
+    version = run.overview._version
+    with capture_logs() as lines, showing(run) as shown, watching(shown) as watcher:
+        watcher.next("status")
+        run.overview._version = 7  # type: ignore[assignment]  # no text: the message does not take it
+        assert "bug" in watcher.next("unready").data["detail"]
+        with watching(shown) as late:
+            assert "bug" in late.next("unready").data["detail"]
+        run.overview._version = version
+        run.site("b")
+        assert watcher.next("log").data["client"] == "b"
+        assert [client["name"] for client in watcher.next("status").data["clients"]] == ["a", "b"]
+    failed = [line for line in lines if line["event"] == "look_failed"]
+    assert failed and "TypeError" in failed[0]["detail"]
+
+
+def test_whoever_comes_back_while_the_run_cannot_be_told_gets_no_half_answer(run: TinyRun) -> None:
+    run.site("a")
+    events = run.overview._chronicle.events
+    with showing(run) as shown, watching(shown) as watcher:
+        watcher.next("status")
+        run.site("b")
+        watcher.next("log")
+        run.overview._chronicle.events = None  # type: ignore[assignment]
+        connection = socket.create_connection(("127.0.0.1", shown.port), timeout=10.0)
+        connection.sendall(b"GET /api/stream?after=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := connection.recv(65536):
+                answer += piece
+        connection.close()
+        run.overview._chronicle.events = events
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 def test_streams_end_when_the_coordinator_does(run: TinyRun) -> None:
