@@ -67,7 +67,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("fkd_clients", _G, ("state",), "clients that ever registered, by what they are doing"),
     Metric("fkd_clients_needed", _G, (), "clients that the first round waits for"),
-    Metric("fkd_client_up", _G, ("client",), "1 while the client shows signs of life, 0 when it is silent, absent once it has left"),
+    Metric(
+        "fkd_client_up",
+        _G,
+        ("client",),
+        "1 while the client shows signs of life, 0 when it is silent, absent once it has left",
+    ),
     Metric("fkd_uploads_total", _C, (), "uploads that counted, since this process began"),
     Metric(
         "fkd_missed_tasks_total",
