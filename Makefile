@@ -25,7 +25,7 @@ demo: $(VENV)/.installed-bench
 	  --extractor pretrain --rounds 10 --local-steps 20 --residual-every 5 --out demo
 
 test: $(VENV)/.installed-dev check
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
 
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not e2e"

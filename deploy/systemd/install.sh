@@ -67,6 +67,7 @@ for name in "${names[@]}"; do
 done
 case $prefix in /*) ;; *) fail 2 "--prefix $prefix: expected an absolute path" ;; esac
 plain_path "$prefix" || fail 2 "--prefix $prefix: expected letters, digits and /._-"
+case $root in '' | /*) ;; *) root=$PWD/$root ;; esac
 plain_path "$root" || fail 2 "--root $root: expected letters, digits and /._-"
 [ -z "$purge" ] || [ -n "$uninstall" ] || fail 2 "--purge goes with --uninstall"
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || fail 2 "installing into /etc takes root: run it with sudo, or try it with --root DIR"

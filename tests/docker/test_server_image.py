@@ -14,7 +14,7 @@ from tests.client_network.coordinator import write_prepared
 from tests.docker.container import USER, Container, Running, own_network, require_namespaces
 from tests.docker.server_image import ServerImage, server_image
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 MAX_MIB = 250
 """Most that /opt/fkd may hold: nobody adds torch by accident."""

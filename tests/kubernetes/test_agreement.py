@@ -5,15 +5,28 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
 from cryptography import x509
 
 from fkd_common.access.certificates import Role, holder_of
+from fkd_common.addresses import split_address
+from fkd_server.cli import main as server_main
 from tests.kubernetes.alerts import ALERTS
 from tests.kubernetes.authority import Authority
-from tests.kubernetes.manifests import FOLDER, OVERLAYS, ROOT, TARGETS, named, of_kind, pods_of, render
+from tests.kubernetes.manifests import (
+    FOLDER,
+    OVERLAYS,
+    ROOT,
+    TARGETS,
+    named,
+    of_kind,
+    pods_of,
+    render,
+    variables_of,
+)
 
 README = (FOLDER / "README.md").read_text()
 
@@ -93,6 +106,28 @@ def test_every_site_has_the_certificate_of_its_name() -> None:
 def test_the_coordinators_certificate_has_every_name_of_its_service() -> None:
     names = named(render("overlays/mtls"), "Certificate", "fkd-coordinator")["spec"]["dnsNames"]
     assert names == [f"fkd-coordinator{rest}" for rest in ("", ".fkd", ".fkd.svc", ".fkd.svc.cluster.local")]
+
+
+def test_the_certificate_of_the_readme_has_every_name_that_anybody_calls_the_coordinator_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (command,) = re.findall(r"^fkd-server (certs init (?:.*\\\n)*.*)", README, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    assert server_main(shlex.split(command.replace("\\\n", " "))) == 0
+    certificate = x509.load_pem_x509_certificate((tmp_path / "tls/server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    called = set(named(render("overlays/mtls"), "Certificate", "fkd-coordinator")["spec"]["dnsNames"])
+    (endpoint,) = named(render("base", "service-monitor"), "ServiceMonitor", "fkd-coordinator")["spec"][
+        "endpoints"
+    ]
+    called.add(endpoint["tlsConfig"]["serverName"])
+    for target in ("site", "overlays/remote-site"):
+        objects = render(target)
+        for pod in pods_of(objects):
+            server = variables_of(pod.container("client"), objects)["FKD_SERVER"]
+            called.add(split_address(server)[0])
+    assert called <= set(names.get_values_for_type(x509.DNSName))
+    assert "hub.example.org" in called
 
 
 def test_issuers_lead_to_the_authority() -> None:

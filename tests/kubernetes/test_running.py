@@ -23,7 +23,7 @@ from tests.kubernetes.authority import Authority
 from tests.kubernetes.manifests import Object, Pod, named, of_kind, pods_of, render
 from tests.kubernetes.node import ADDRESS, Node
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TOKEN = b"a-token-that-only-prometheus-knows"
 PATIENCE_S = 150.0
@@ -121,6 +121,16 @@ def test_a_federation_with_certificates(mtls: Node, authority: Authority) -> Non
             lambda: mtls.certificate(50053) == renewed["tls.crt"], "new connections get the new certificate"
         )
 
+        mtls.replace_secret("fkd-http", {"token": b"the-next-token-of-prometheus"})
+        until(
+            lambda: (
+                mtls.ask(url(mtls, "/metrics"), Authorization="Bearer the-next-token-of-prometheus").status
+                == 200
+                and mtls.ask(url(mtls, "/metrics"), Authorization=f"Bearer {TOKEN.decode()}").status == 401
+            ),
+            "the new token counts, and the old one no more",
+        )
+
         serial = x509.load_pem_x509_certificate(mtls.secrets["fkd-operator-tls"]["tls.crt"]).serial_number
         mtls.replace_secret("fkd-tls", {**renewed, "revoked": f"{serial:x}\n".encode()})
         revoked = as_holder(mtls, "fkd-operator-tls", "status")
@@ -207,6 +217,17 @@ def test_the_local_overlay_from_nothing_to_a_model(start_node: Callable[..., Nod
         assert node.ask(url(node, "/readyz")).status == 200, "with `serve: true` it stays to be looked at"
         hub.signal(signal.SIGTERM)
         assert hub.wait(30) == 0
+    summary = node.claim("state-fkd-coordinator-0") / "run/demo/summary.json"
+    as_it_ended = summary.read_bytes()
+    with started(node, "fkd-coordinator", "coordinator") as again:
+        serving(
+            node
+        )  # a pod that is moved when the run is over shows it, rather than failing or beginning another
+        answer = node.ask(url(node, "/api/status"), Authorization=f"Bearer {TOKEN.decode()}")
+        assert '"state":"completed"' in answer.body.replace(" ", "")
+        again.signal(signal.SIGTERM)
+        assert again.wait(30) == 0
+    assert summary.read_bytes() == as_it_ended
     for owner, peak in peaks.items():
         pod = pod_of(node, owner)
         asked = pod.spec["containers"][0]["resources"]["requests"]["memory"]
