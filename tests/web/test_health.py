@@ -114,7 +114,9 @@ def test_a_run_whose_disk_refuses_is_not_ready_until_it_has_not_for_a_while(run:
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + b"\xff")
         sites[1].submit_student(1, filled(run.method, 2.0))
-        assert coordinator.server.unready() == "the disk does not take or give data"  # anyone may ask: no paths
+        assert (
+            coordinator.server.unready() == "the disk does not take or give data"
+        )  # anyone may ask: no paths
         path.write_bytes(whole)
         run.clock.now += DISK_FORGIVEN_S
         run.service.tick()
