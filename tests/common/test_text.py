@@ -54,6 +54,8 @@ STOPPED = """
 import os, signal, sys
 from fkd_common.program import run_program
 from fkd_common.stop_signals import stop_signals_raised
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as on a terminal: a job in the background ignores it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if sys.argv[2] == "ignored":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
