@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A job in the background ignores Ctrl-C, and so would every program that a test starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     table = ScenarioTable(
         demanded=config.getoption("scenario_table"), json_path=config.getoption("scenario_json")
     )

@@ -96,7 +96,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             clients[-1].signal(signal.SIGCONT)
         server.wait_for("staying")
         until(found, 'fkd_run_state{state="completed"} == 1', folder)
-        until(found, "fkd_client_up == 0", folder)
+        until(found, f'fkd_clients{{state="left"}} == {len(NAMES)}', folder)
         yield found
     finally:
         process.terminate()
