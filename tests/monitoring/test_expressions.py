@@ -126,7 +126,8 @@ def as_grafana_asks(expression: str) -> str:
 
 @pytest.mark.parametrize("expression", SHOWN)
 def test_every_panel_has_something_to_show(prometheus: Prometheus, expression: str) -> None:
-    found = prometheus.over_the_run(as_grafana_asks(expression))
+    # Nobody falls silent in this run; a panel of those who have shows nothing, which is well.
+    found = prometheus.over_the_run(as_grafana_asks(expression.removesuffix(" == 0")))
     if not any(name in expression for name in NOT_IN_THIS_RUN):
         assert found, expression
 
