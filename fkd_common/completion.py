@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import shtab
 
 from fkd_common.errors import ExitCode
+from fkd_common.given_path import given_path
 from fkd_common.program import OneSentenceParser
 from fkd_common.verbs import Verbs, command_of
 
@@ -68,6 +70,5 @@ def _say_what_completes(action: argparse.Action) -> None:
     named = str(action.metavar or action.dest).lower()
     if action.choices is None and (listed := re.fullmatch(r"\{([\w,]+)\}", named)):
         action.choices = listed[1].split(",")
-    is_path = action.type is not None and getattr(action.type, "__name__", "") == "Path"
-    if is_path or any(word in named for word in ("path", "file", "folder", "dir")):
+    if action.type in (Path, given_path) or any(word in named for word in ("path", "file", "folder", "dir")):
         action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's convention

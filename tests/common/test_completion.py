@@ -50,6 +50,15 @@ def test_words_and_flags_are_completed(script: Path, words: list[str], offered: 
     assert completed(script, *words) == offered
 
 
+@pytest.mark.parametrize(
+    "words", [["export", "--out"], ["status", "--tls"], ["--runs"], ["prepare", "--anchors"]]
+)
+def test_paths_are_completed(script: Path, words: list[str]) -> None:
+    """By the shell's own function for files, which the script calls for these flags."""
+    name = "_".join(word.replace("-", "_") for word in ("_shtab_fkd_server", *words))
+    assert f"{name}_COMPGEN=_shtab_compgen_files" in script.read_text()
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_get_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == ExitCode.OK
