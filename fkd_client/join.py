@@ -37,7 +37,7 @@ from fkd_common.access.certificates import (
 )
 from fkd_common.access.handshake import trusting, why_server_fails
 from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES, read_token
-from fkd_common.addresses import split_address
+from fkd_common.addresses import join_address, split_address
 from fkd_common.errors import FkdError, RefusedError, UnauthenticatedError, UnreachableError, UsageError
 from fkd_common.pb import enrolment_pb2 as pb
 from fkd_common.rpc import ENROLMENT_METHODS, from_rpc_error
@@ -107,7 +107,7 @@ def _enrol(
     """Fill a folder that has no certificate."""
     log = structlog.get_logger()
     host, main_port = split_address(server)
-    address = f"[{host}]:{port or main_port + 1}" if ":" in host else f"{host}:{port or main_port + 1}"
+    address = join_address(host, port or main_port + 1)
     key = _key(folder)
     log.info("joining", address=address, name=token.name, authority=fingerprint(ca))
     request = pb.JoinRequest(secret=token.secret, signing_request=_signing_request(key, token.name))

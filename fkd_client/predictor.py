@@ -16,18 +16,16 @@ from fkd_client.extractor import Extractor, load_extractor
 from fkd_client.global_model import GlobalModel
 from fkd_client.personal import PersonalModel
 from fkd_client.personal_file import DESCRIPTION_FILE, TENSORS_FILE, load_personal, read_origin
-from fkd_common.artifacts import sha256_hex
+from fkd_common.artifacts import blob_file, sha256_hex
 from fkd_common.config import FinetuneScope, PersonalKind
 from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.exported_file import EXPORT_KEY, decode_exported, read_whole
 from fkd_common.extractor_artifact import MAX_IMAGE_BYTES, ExtractorSpec, build_extractor_artifact
 from fkd_common.method.probabilities import softmax
 from fkd_common.model_file import HEADER_KEY, decode_model
+from fkd_common.places import RUNS, newest_file
 from fkd_common.tensors import metadata_of
 from fkd_shards.arrays import checked_classes
-
-RUNS = Path("run")
-"""Where clients put their runs unless they are told otherwise."""
 
 _Scores = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
@@ -101,7 +99,7 @@ class ExtractorSearch:
             raise DataError(f"the model names its extractor {sha256[:80]!r}; expected a SHA-256")
         if self.given is not None:
             return load_extractor(self._given(self.given, sha256))
-        places = [folder / f"{sha256}.safetensors" for folder in (self.artifacts, run / "blobs")]
+        places = [blob_file(folder, sha256) for folder in (self.artifacts, run / "blobs")]
         found = next((path for path in places if path.is_file()), None)
         if found is None:
             raise DataError(
@@ -132,13 +130,13 @@ def newest_personal(runs: Path = RUNS) -> Path:
     Raises:
         UsageError: There is none.
     """
-    found = list(runs.glob(f"*/client-*/{DESCRIPTION_FILE}"))
-    if not found:
+    newest = newest_file(runs, f"*/client-*/{DESCRIPTION_FILE}")
+    if newest is None:
         raise UsageError(
             f"no personal model in {runs.absolute()}: give --model FOLDER (run/<id>/client-<name>), or a model made by "
             "fkd-server export"
         )
-    return max(found, key=lambda path: path.stat().st_mtime_ns).parent
+    return newest.parent
 
 
 def open_model(path: Path, extractors: ExtractorSearch, device: str) -> Predictor:

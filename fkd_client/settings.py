@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 
 from fkd_common.logs import LogFormat
-from fkd_common.places import cache_folder
+from fkd_common.places import RUNS, cache_folder
 from fkd_common.settings import ProgramSettings
 
 
@@ -38,7 +38,7 @@ class ClientSettings(ProgramSettings):
     """Share of unreadable images to skip before giving up."""
     patience_s: float = Field(300.0, gt=0)
     """Seconds to keep trying a coordinator that does not answer."""
-    runs: Path = Path("run")
+    runs: Path = RUNS
     """Folder that receives, per run, this client's personal model and report."""
     cache: Path = Field(default_factory=cache_folder)
     """Folder of cached embeddings."""

@@ -19,6 +19,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def join_address(host: str, port: int) -> str:
+    """``host:port``, or ``[::1]:port``: a bare IPv6 address would read its last group as the port."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address can only be this machine."""
     try:

@@ -78,6 +78,11 @@ class Artifact:
 _SUFFIX = ".safetensors"
 
 
+def blob_file(folder: Path, sha256: str) -> Path:
+    """Where a :class:`BlobStore` in that folder keeps a blob."""
+    return folder / f"{sha256}{_SUFFIX}"
+
+
 class BlobStore:
     """Blobs as files named by their SHA-256."""
 
@@ -109,7 +114,7 @@ class BlobStore:
 
     def path(self, sha256: str) -> Path:
         """The blob's file."""
-        return self._folder / f"{sha256}{_SUFFIX}"
+        return blob_file(self._folder, sha256)
 
     def describe(self, sha256: str) -> Artifact:
         """Size and payload offset of a stored blob.

@@ -1,9 +1,18 @@
-"""Where programs keep what can be computed again."""
+"""Where programs keep their runs, and what can be computed again."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+RUNS = Path("run")
+"""Where coordinators and clients put their runs unless they are told otherwise."""
+
+
+def newest_file(folder: Path, pattern: str) -> Path | None:
+    """The file below a folder that was written last, of those that a glob pattern names; None if there is none."""
+    found = (path for path in folder.glob(pattern) if path.is_file())
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def cache_folder() -> Path:

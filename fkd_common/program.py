@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from fkd_common.advice import did_you_mean
 from fkd_common.errors import ExitCode, FkdError, UsageError
 from fkd_common.printable import printable
 
@@ -56,8 +56,9 @@ class OneSentenceParser(argparse.ArgumentParser):
             UsageError: Always.
         """
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        meant = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
-        advice = f"did you mean {meant[0]}?" if meant else f"see {self.prog} --help"
+        advice = f"see {self.prog} --help"
+        if unknown:
+            advice = did_you_mean(unknown[1], self._option_string_actions, advice)
         raise UsageError(f"{message.removeprefix('argument ')} ({advice})")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 from importlib.metadata import version
@@ -20,11 +19,11 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from fkd_common.advice import did_you_mean
 from fkd_common.errors import UsageError
 from fkd_common.program import OneSentenceParser
 
 _Settings = TypeVar("_Settings", bound="ProgramSettings")
-
 
 _PREFIX = "FKD_"
 
@@ -104,10 +103,11 @@ def _check_environment(kind: type[ProgramSettings]) -> None:
     known = {f"{_PREFIX}{field.alias or name}".upper() for name, field in kind.model_fields.items()}
     known.add("FKD_SERVER")  # a client's and an operator's, one letter from a coordinator's
     for name in sorted(os.environ):
-        if name.upper().startswith(_PREFIX) and name.upper() not in known:
-            meant = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.88)
-            if meant:
-                raise UsageError(f"the environment has {name}, which is no setting: did you mean {meant[0]}?")
+        given = name.upper()
+        if not given.startswith(_PREFIX) or given in known:
+            continue
+        if meant := did_you_mean(given, known, cutoff=0.88):
+            raise UsageError(f"the environment has {name}, which is no setting: {meant}")
 
 
 class _Yaml(yaml.SafeLoader):
@@ -137,8 +137,7 @@ def _read_yaml(kind: type[ProgramSettings], path: Path) -> dict[str, Any]:
     known = {field.alias or name for name, field in kind.model_fields.items()}
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
-        meant = difflib.get_close_matches(unknown[0], known, n=1)
-        advice = f"did you mean {meant[0]}?" if meant else "--print-config lists the known ones"
+        advice = did_you_mean(unknown[0], known, "--print-config lists the known ones")
         raise UsageError(f"configuration file {path}: unknown key {', '.join(unknown)}; {advice}")
     return values
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TypeAlias
 
+from fkd_common.advice import did_you_mean
 from fkd_common.errors import UsageError
 
 Verbs: TypeAlias = Mapping[str, str]
@@ -40,9 +40,6 @@ def carry_out(verbs: Verbs, arguments: list[str], flags_for: str) -> int | None:
         return None
     word = arguments[0]
     if word not in verbs:
-        meant = get_close_matches(word, verbs, n=1)
-        advice = (
-            f"did you mean {meant[0]}?" if meant else f"expected {', '.join(verbs)}, or flags to {flags_for}"
-        )
+        advice = did_you_mean(word, verbs, f"expected {', '.join(verbs)}, or flags to {flags_for}")
         raise UsageError(f"unknown command {word}: {advice}")
     return int(command_of(verbs, word)(arguments[1:]))

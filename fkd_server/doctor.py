@@ -12,6 +12,7 @@ from typing import Any
 from fkd_common.artifacts import BlobStore
 from fkd_common.errors import DataError, ExitCode, UsageError
 from fkd_common.given_path import given_path
+from fkd_common.places import RUNS
 from fkd_common.printable import printable
 from fkd_common.program import OneSentenceParser
 from fkd_server.method.federated_method import stored_blob
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--repair", action="store_true", help="mend what can be mended")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     given = parser.parse_args(arguments)
-    folder = given.folder or next(reversed(unfinished_runs(Path("run"))), None)
+    folder = given.folder or next(reversed(unfinished_runs(RUNS)), None)
     if folder is None:
         raise UsageError("no unfinished run in ./run: name a run's folder (fkd-server doctor FOLDER)")
     if not folder.is_dir():

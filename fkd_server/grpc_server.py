@@ -17,6 +17,7 @@ import grpc
 from google.rpc import code_pb2
 from grpc_status import rpc_status
 
+from fkd_common.addresses import join_address
 from fkd_common.errors import (
     BusyError,
     FkdError,
@@ -123,8 +124,7 @@ class GrpcServer:
             PortInUseError: The address cannot be bound.
         """
         self._tls = tls
-        # A bare IPv6 address would read its last group as the port.
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = join_address(host, port)
         try:
             if tls is None:
                 bound = self._server.add_insecure_port(address)

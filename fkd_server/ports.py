@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fkd_common.addresses import join_address
 from fkd_common.errors import UsageError
 from fkd_server.access.certificates import CertificateAuthority
 from fkd_server.access.enrolment import EnrolmentServer
@@ -45,7 +46,7 @@ class Ports:
         if self._enrolment is not None:
             await self._enrolment.start()
         self._addresses = {
-            "address": f"{host}:{port}",
+            "address": join_address(host, port),
             "tls": str(settings.tls) if tls else "off",
             "join_port": self._enrolment.port if self._enrolment else None,
             "http": self._web.address or None,

@@ -11,6 +11,7 @@ from fkd_common.addresses import is_loopback
 from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.logs import LogFormat
+from fkd_common.places import RUNS
 from fkd_common.settings import ProgramSettings
 
 
@@ -48,7 +49,7 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """Folder made by `fkd-server prepare`: extractor and anchors, ready to serve without torch."""
     test: Path | None = None
     """Test shard: evaluate the global model after every round, in a process of its own."""
-    runs: Path = Path("run")
+    runs: Path = RUNS
     """Folder that receives one folder per run."""
     run_id: str | None = None
     """Name of the run's folder (default: time and a random suffix); an unfinished run of that name goes on."""
@@ -73,12 +74,20 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
         """
         if self.tls is not None:
             return self.host or "0.0.0.0"  # noqa: S104  # every caller proves who it is
-        if self.host and not is_loopback(self.host) and not self.insecure:
+        self.check_plain_text("--host", self.host or "127.0.0.1")
+        return self.host or "127.0.0.1"
+
+    def check_plain_text(self, flag: str, host: str) -> None:
+        """See that an address may be served in plain text, where it would be.
+
+        Raises:
+            UsageError: It is beyond this machine, and nobody has said that this is meant.
+        """
+        if self.tls is None and not self.insecure and not is_loopback(host):
             raise UsageError(
-                f"--host {self.host} would serve plain text beyond this machine: give --tls FOLDER (made by "
+                f"{flag} {host} would serve plain text beyond this machine: give --tls FOLDER (made by "
                 "`fkd-server certs init`), tunnel to 127.0.0.1 instead, or say --insecure inside a network you trust"
             )
-        return self.host or "127.0.0.1"
 
     def run_config(self) -> RunConfig:
         """The part that is published, hashed and decides what the run computes."""

@@ -23,6 +23,7 @@ from grpc_status import rpc_status
 
 from fkd_common.access.certificates import UNREADABLE, Role, to_pem
 from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES
+from fkd_common.addresses import join_address
 from fkd_common.errors import (
     FkdError,
     InvalidUploadError,
@@ -163,7 +164,7 @@ class EnrolmentServer:
         Raises:
             PortInUseError: The address cannot be bound.
         """
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = join_address(host, port)
         try:
             bound = self._server.add_secure_port(
                 address, self._tls.credentials(clients_prove_themselves=False)

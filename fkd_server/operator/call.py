@@ -31,13 +31,18 @@ def operator_parser(verb: str, description: str) -> OneSentenceParser:
         default=os.environ.get("FKD_SERVER") or "127.0.0.1:50051",
         help="the coordinator, HOST:PORT (default: $FKD_SERVER, else 127.0.0.1:50051)",
     )
+    add_tls_flag(parser)
+    return parser
+
+
+def add_tls_flag(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """The flag for an operator's certificate; `when` says where it counts, if that is not everywhere."""
     parser.add_argument(
         "--tls",
         type=given_path,
         default=os.environ.get("FKD_OPERATOR_TLS") or None,
-        help="folder of an operator's certificate (default: $FKD_OPERATOR_TLS, else plain text)",
+        help=f"{when}folder of an operator's certificate (default: $FKD_OPERATOR_TLS, else plain text)",
     )
-    return parser
 
 
 class Operator:
@@ -71,7 +76,7 @@ class Operator:
     @classmethod
     def of(cls, given: argparse.Namespace) -> Operator:
         """The connection that :func:`operator_parser`'s flags ask for."""
-        return cls(given.server, None if given.tls is None else Path(given.tls))
+        return cls(given.server, given.tls)
 
     def __enter__(self) -> Operator:
         return self

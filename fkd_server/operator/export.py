@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import stat
 from collections.abc import Callable
 from enum import StrEnum
@@ -16,7 +15,7 @@ from fkd_common.given_path import given_path
 from fkd_common.printable import printable
 from fkd_common.program import OneSentenceParser
 from fkd_common.stop_signals import stop_signals_raised
-from fkd_server.operator.call import Operator
+from fkd_server.operator.call import Operator, add_tls_flag
 from fkd_server.operator.model_sources import from_coordinator, from_folder, newest_run
 
 
@@ -82,12 +81,7 @@ def _parser() -> OneSentenceParser:
         "--run", type=given_path, help="folder of a run (default: the newest under ./run with a model)"
     )
     source.add_argument("--server", help="fetch the model from this coordinator, HOST:PORT, instead")
-    parser.add_argument(
-        "--tls",
-        type=given_path,
-        default=os.environ.get("FKD_OPERATOR_TLS") or None,
-        help="with --server: folder of an operator's certificate (default: $FKD_OPERATOR_TLS, else plain text)",
-    )
+    add_tls_flag(parser, "with --server: ")
     return parser
 
 
@@ -116,7 +110,7 @@ def _files(given: argparse.Namespace) -> ModelFiles:
     candidate = Candidate(given.candidate)
     if given.server is None:
         return from_folder(given.run or newest_run(), candidate)
-    with Operator(given.server, given.tls) as operator:
+    with Operator.of(given) as operator:
         return from_coordinator(operator, candidate)
 
 

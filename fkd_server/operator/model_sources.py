@@ -6,17 +6,15 @@ import json
 import time
 from pathlib import Path
 
-from fkd_common.artifacts import sha256_hex
+from fkd_common.artifacts import blob_file, sha256_hex
 from fkd_common.errors import CorruptTransferError, DataError, InvalidUploadError, StaleError, UsageError
 from fkd_common.exported_file import MAX_FILE_BYTES, Candidate, ModelFiles, read_whole
 from fkd_common.identifiers import check_run_id
 from fkd_common.model_file import decode_model
 from fkd_common.pb import admin_pb2 as pb
+from fkd_common.places import RUNS, newest_file
 from fkd_server.operator.call import Operator
 from fkd_server.run_folder import MODEL
-
-RUNS = Path("run")
-"""Where coordinators put their runs unless they are told otherwise."""
 
 _TRIES = 5
 """A model may be replaced while it is fetched; votes are far apart."""
@@ -30,12 +28,12 @@ def newest_run(runs: Path = RUNS) -> Path:
     Raises:
         UsageError: There is none with a model.
     """
-    models = [path for path in runs.glob(f"*/{MODEL}") if path.is_file()]
-    if not models:
+    newest = newest_file(runs, f"*/{MODEL}")
+    if newest is None:
         raise UsageError(
             f"no run with a model in {runs.absolute()}: give --run FOLDER, or --server HOST:PORT for a run at work"
         )
-    return max(models, key=lambda path: path.stat().st_mtime_ns).parent
+    return newest.parent
 
 
 def from_folder(run: Path, candidate: Candidate) -> ModelFiles:
@@ -53,7 +51,7 @@ def from_folder(run: Path, candidate: Candidate) -> ModelFiles:
         raise DataError(f"{run} has no {MODEL}: no run's folder, or no vote has been held there yet")
     model = read_whole(run / MODEL)
     named = decode_model(model).header.extractor_sha256
-    path = run / "blobs" / f"{named}.safetensors"
+    path = blob_file(run / "blobs", named)
     if not path.is_file():
         raise DataError(
             f"{path} is missing: the model of {run} needs it, bring it back from a copy of the run"

@@ -20,6 +20,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from fkd_common.addresses import join_address
 from fkd_common.errors import (
     FkdError,
     InvalidUploadError,
@@ -124,8 +125,7 @@ class WebServer:
                 f"cannot listen on {host}:{port}: the port is taken or not allowed ({error.strerror or error}); choose "
                 "another with --http-port, or 0 for none"
             ) from error
-        bound = self._listening.sockets[0].getsockname()[1]
-        self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        self.address = join_address(host, self._listening.sockets[0].getsockname()[1])
 
     def show(self, overview: Overview, metrics: Collector) -> None:
         """From now on there is a run to show."""

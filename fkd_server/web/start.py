@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import CollectorRegistry
 
-from fkd_common.errors import PortInUseError, UsageError
+from fkd_common.errors import PortInUseError
 from fkd_server.access.tls import ServerTls
 from fkd_server.run import Run
 from fkd_server.settings import ServerSettings
@@ -104,11 +104,7 @@ def _server(
     gate = Gate(host, LookToken(token.get_secret_value()) if token is not None else None, tls)
     if gate.on_loopback:
         return WebServer(gate, look, registry, None)
-    if tls is None and not settings.insecure:
-        raise UsageError(
-            f"--http-host {host} would serve plain text beyond this machine: give --tls FOLDER (made by "
-            "`fkd-server certs init`), tunnel to 127.0.0.1 instead, or say --insecure inside a network you trust"
-        )
+    settings.check_plain_text("--http-host", host)
     return WebServer(gate, look, registry, Https(tls) if tls is not None else None)
 
 
