@@ -107,6 +107,15 @@ class History:
                 setattr(self._tally(client), "weight" if field == "weights" else field, value)
 
 
+def best_by_candidate(validation: Mapping[str, float]) -> dict[str, float]:
+    """By candidate: of those that a vote numbers, such as moments.0, the best, which alone may be published."""
+    best: dict[str, float] = {}
+    for name, value in validation.items():
+        candidate = name.partition(".")[0]
+        best[candidate] = max(value, best.get(candidate, value))
+    return best
+
+
 def _round_status(record: Mapping[str, Any]) -> pb.RoundStatus:
     phases = record["phases"]
     votes, student, personal = (phases.get(name, {}) for name in ("votes", "student", "personal"))

@@ -13,6 +13,7 @@ from fkd_common.ledger import PHASE_NAMES, ByteCount, LedgerKey
 from fkd_common.pb import admin_pb2 as pb
 from fkd_server.chronicle import Chronicle, WrittenModel
 from fkd_server.coordinator import WAITING, Coordinator
+from fkd_server.history import best_by_candidate
 from fkd_server.run_state import ClientRecord
 from fkd_server.service import CoordinatorService
 from fkd_server.store import RunStore
@@ -90,6 +91,12 @@ class Overview:
         rows = self._service.ledger.rows(offset, LEDGER_PAGE)
         return pb.LedgerResponse(rows=map(_ledger_row, rows))
 
+    def all_rounds(self, first: int) -> Iterator[pb.RoundStatus]:
+        """All rounds that are over, from the one with that number on, taken a page at a time."""
+        while page := self._chronicle.history.rounds(first, ROUNDS_PAGE):
+            yield from page
+            first = page[-1].round + 1
+
     def whole_ledger(self) -> Iterator[pb.LedgerRow]:
         """All rows, as this moment has them: pages that are asked for one after another would repeat or lack some."""
         return map(_ledger_row, self._service.ledger.rows())
@@ -97,6 +104,12 @@ class Overview:
     def events(self, after: int) -> pb.EventsResponse:
         """What happened after the event of that number."""
         return pb.EventsResponse(events=self._chronicle.events.after(after))
+
+    def all_events(self, after: int) -> Iterator[pb.EventStatus]:
+        """All events that are kept, from the one after that number on."""
+        while page := self._chronicle.events.after(after):
+            yield from page
+            after = page[-1].number
 
     def _where_it_stands(self, coordinator: Coordinator, now: float) -> pb.StatusResponse:
         phase = coordinator.open
@@ -143,13 +156,9 @@ def _published(model: WrittenModel, scored: pb.RoundStatus | None) -> pb.Publish
     told = pb.PublishedModel(sha256=model.sha256, round=model.round, published=model.published)
     if scored is not None and "published" in scored.accuracy:
         told.accuracy = scored.accuracy["published"]
-    of_kind = [
-        v
-        for name, v in (scored.validation if scored else {}).items()
-        if name.split(".")[0] == model.published
-    ]
-    if of_kind:
-        told.validation = max(of_kind)
+    validation = best_by_candidate(scored.validation) if scored is not None else {}
+    if model.published in validation:
+        told.validation = validation[model.published]
     return told
 
 

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from google.protobuf.message import Message
 from rich.console import RenderableType
@@ -25,6 +26,8 @@ from fkd_server.operator.tables import (
     show,
     status_view,
 )
+
+_Item = TypeVar("_Item", bound=Message)
 
 OVER = {"completed": ExitCode.OK, "aborted": ExitCode.ABORTED}
 """States of a run that has ended, and what watching it ends with."""
@@ -69,11 +72,7 @@ def clients(arguments: list[str]) -> int:
     given = _parser("clients", "List what is known of every client of a run.").parse_args(arguments)
     with Operator.of(given) as operator:
         answer = operator.status()
-    if given.json:
-        print(json.dumps([as_json(client) for client in answer.clients]))
-    else:
-        show(clients_table(answer))
-    return ExitCode.OK
+    return _list(given, answer.clients, clients_table)
 
 
 def rounds(arguments: list[str]) -> int:
@@ -89,11 +88,7 @@ def rounds(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     with Operator.of(given) as operator:
         found = list(_rounds(operator, given.first))
-    if given.json:
-        print(json.dumps([as_json(item) for item in found]))
-    else:
-        show(rounds_table(found))
-    return ExitCode.OK
+    return _list(given, found, rounds_table)
 
 
 def ledger(arguments: list[str]) -> int:
@@ -105,11 +100,7 @@ def ledger(arguments: list[str]) -> int:
     given = _parser("ledger", "List bytes by client, round and phase.").parse_args(arguments)
     with Operator.of(given) as operator:
         found = list(_ledger(operator))
-    if given.json:
-        print(json.dumps([as_json(row) for row in found]))
-    else:
-        show(ledger_table(found))
-    return ExitCode.OK
+    return _list(given, found, ledger_table)
 
 
 def events(arguments: list[str]) -> int:
@@ -211,6 +202,16 @@ def _print(given: argparse.Namespace, answer: Message, view: Callable[..., Rende
         print(json.dumps(as_json(answer)), flush=True)
     else:
         show(view(answer))
+
+
+def _list(
+    given: argparse.Namespace, found: Sequence[_Item], table: Callable[[Sequence[_Item]], RenderableType]
+) -> int:
+    if given.json:
+        print(json.dumps([as_json(item) for item in found]))
+    else:
+        show(table(found))
+    return ExitCode.OK
 
 
 def _watch_on_screen(operator: Operator, every_s: float) -> int:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.printable import printable
+from fkd_server.history import best_by_candidate
 from fkd_server.result_tables import align_right, percent
 
 _CANDIDATES = ("student", "anchors", "moments", "published", "personal")
@@ -76,11 +77,11 @@ def client_states(status: pb.StatusResponse) -> Table:
     return table
 
 
-def clients_table(status: pb.StatusResponse) -> Table:
+def clients_table(clients: Sequence[pb.ClientStatus]) -> Table:
     """What is known of every client."""
     columns = ("client", "state", "uploads", "missed", "samples", "reliability", "weight", "up", "down")
     table = Table(*columns, box=None, pad_edge=False)
-    for client in status.clients:
+    for client in clients:
         table.add_row(
             client.name,
             client.state,
@@ -101,7 +102,7 @@ def rounds_table(rounds: Sequence[pb.RoundStatus]) -> Table:
     table = Table(*columns, box=None, pad_edge=False)
     for status in rounds:
         missed = {name for phase in status.phases for name in (*phase.missing, *phase.failed)}
-        vote = max(status.validation.values(), default=None)
+        vote = best_by_candidate(status.validation).get(status.published)
         table.add_row(
             str(status.round),
             f"{status.seconds:.1f}",

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +17,7 @@ from fkd_common.csv_text import csv_cell
 from fkd_common.errors import NotFoundError
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.message_json import as_json
+from fkd_server.history import best_by_candidate
 from fkd_server.overview import LEDGER_PAGE, Overview
 from fkd_server.web.look import Look
 
@@ -46,15 +46,8 @@ def _ledger(overview: Overview) -> Iterator[str]:
         header = False
 
 
-def _rounds(overview: Overview) -> Iterator[_Row]:
-    first = 0
-    while rounds := overview.rounds(first).rounds:
-        yield from map(as_json, rounds)
-        first = rounds[-1].round + 1
-
-
 def _rounds_csv(overview: Overview) -> Iterator[str]:
-    yield _csv(map(_round_row, _rounds(overview)))
+    yield _csv(_round_row(as_json(status)) for status in overview.all_rounds(0))
 
 
 def _round_row(status: _Row) -> _Row:
@@ -62,25 +55,18 @@ def _round_row(status: _Row) -> _Row:
     row = {"round": status["round"], "seconds": status["seconds"], "cohort": " ".join(status["cohort"])}
     row["published"] = status["published"]
     row.update({f"accuracy_{name}": status["accuracy"].get(name) for name in CANDIDATES})
-    row.update({f"validation_{name}": value for name, value in _validation(status).items()})
+    best = best_by_candidate(status["validation"])
+    if status["published"] in best:
+        best["published"] = best[status["published"]]
+    row.update({f"validation_{name}": best.get(name) for name in CANDIDATES})
     for name in PHASE_NAMES.values():
         if name not in ("control", "setup"):
             row[f"{name}_s"] = phases[name]["seconds"] if name in phases else None
     return row
 
 
-def _validation(status: _Row) -> dict[str, float | None]:
-    """By candidate: of those that a vote numbers, such as moments.0, the best, which alone may be published."""
-    best: dict[str, float | None] = dict.fromkeys(CANDIDATES)
-    for name, value in sorted(status["validation"].items(), key=itemgetter(1)):
-        if (candidate := name.partition(".")[0]) in best:
-            best[candidate] = value
-    best["published"] = best.get(status["published"])
-    return best
-
-
 def _rounds_jsonl(overview: Overview) -> Iterator[str]:
-    return map(_json_line, _rounds(overview))
+    return (_json_line(as_json(status)) for status in overview.all_rounds(0))
 
 
 def _clients(overview: Overview) -> Iterator[str]:
@@ -95,10 +81,7 @@ def _clients(overview: Overview) -> Iterator[str]:
 
 
 def _events(overview: Overview) -> Iterator[str]:
-    after = 0
-    while events := overview.events(after).events:
-        yield "".join(_json_line(as_json(event)) for event in events)
-        after = events[-1].number
+    return (_json_line(as_json(event)) for event in overview.all_events(0))
 
 
 DOWNLOADS = {

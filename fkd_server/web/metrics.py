@@ -74,11 +74,8 @@ class RunCollector(Collector):
     def _of_models(self, status: pb.StatusResponse) -> dict[str, Series]:
         accuracy: Mapping[str, float] = {}
         validation: Mapping[str, float] = {}
-        first = max(0, status.round - _SCORED_ROUNDS)
-        while rounds := self._overview.rounds(first).rounds:
-            for each in rounds:
-                accuracy, validation = each.accuracy or accuracy, each.validation or validation
-            first = rounds[-1].round + 1
+        for each in self._overview.all_rounds(max(0, status.round - _SCORED_ROUNDS)):
+            accuracy, validation = each.accuracy or accuracy, each.validation or validation
         return {"fkd_accuracy": _labelled(accuracy), "fkd_validation_accuracy": _labelled(validation)}
 
 

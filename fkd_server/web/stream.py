@@ -115,7 +115,7 @@ class Stream:
         if seen.isascii() and seen.isdecimal() and told:
             # Higher than any: from before a restart, when numbers began anew.
             after = int(seen[:18]) if int(seen[:18]) <= told else 0
-            missed = await self._look.ask(lambda overview: _events(overview, after))
+            missed = await self._look.ask(lambda overview: list(overview.all_events(after)))
             watcher.add_before(
                 [_message("log", event, event.number) for event in missed if event.number <= told]
             )
@@ -179,7 +179,7 @@ class Stream:
             del status[name]
         for client in status["clients"]:
             del client["last_seen_s"]
-        events = _events(overview, self._event)
+        events = list(overview.all_events(self._event))
         changed = {event.round for event in events if event.name in ("round_closed", "evaluated")}
         rounds = [overview.rounds(number).rounds[:1] for number in sorted(changed)]
         return _News(message, status, events, [each for found in rounds for each in found])
@@ -254,15 +254,6 @@ class _Watcher:
             await asyncio.wait_for(self._news.wait(), at_most_s)
         except TimeoutError:
             return
-
-
-def _events(overview: Overview, after: int) -> list[pb.EventStatus]:
-    """All that are kept, from the one after that number on."""
-    found: list[pb.EventStatus] = []
-    while page := overview.events(after).events:
-        found.extend(page)
-        after = page[-1].number
-    return found
 
 
 def _message(name: str, content: pb.RoundStatus | pb.EventStatus, number: int | None = None) -> bytes:

@@ -97,6 +97,22 @@ def test_rounds_and_who_missed_them(
     assert json_of(capsys, "rounds", "--server", address, "--first", "2") == []
 
 
+def test_what_the_vote_says_of_the_winner_is_not_what_personal_models_score(
+    address: str, run: TinyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def phase(**found: object) -> dict[str, object]:
+        return {"seconds": 1.0, "returned": [], "missing": [], "failed": {}, **found}
+
+    votes = phase(
+        published="moments.1", validation_accuracy={"student": 0.5, "moments.0": 0.6, "moments.1": 0.7}
+    )
+    personal = phase(validation_accuracy={"personal": 0.9})
+    record = {"round": 1, "seconds": 2.0, "cohort": ["a"], "phases": {"votes": votes, "personal": personal}}
+    run.chronicle.history.add(record)
+    assert main(["rounds", "--server", address]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[1].split()[4:] == ["70.00%", "–", "–", "moments"]
+
+
 def test_the_ledger_in_full(
     address: str, after_a_round: tuple[Site, Site], run: TinyRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
