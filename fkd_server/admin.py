@@ -17,11 +17,12 @@ from google.protobuf.message import DecodeError, Message
 
 from fkd_common.access.certificates import OPERATOR_COMMAND
 from fkd_common.addresses import is_loopback
-from fkd_common.errors import ForbiddenError, InvalidUploadError, UnreachableError
+from fkd_common.errors import ForbiddenError, InvalidUploadError
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.rpc import Method
 from fkd_server.access.identity import UNPROVEN, Peer, Role
 from fkd_server.complaints import Complaints
+from fkd_server.disk_trouble import storage_error
 from fkd_server.overview import Overview
 from fkd_server.published_files import PublishedFiles
 from fkd_server.run_state import RunState
@@ -74,10 +75,7 @@ class Admin:
         try:
             return self._answers[method.name](request, who).SerializeToString()
         except OSError as error:
-            raise UnreachableError(
-                f"the coordinator's disk does not take or give data, so nothing has changed: {error.strerror or error}",
-                reason="STORAGE",
-            ) from error
+            raise storage_error(error, ", so nothing has changed") from error
 
     def operator(self, method: Method, peer: Peer, address: str) -> str:
         """The caller's name, if it may call; asked before anything of the request is read.

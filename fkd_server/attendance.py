@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 
 from fkd_common.errors import RefusedError, SupersededError
@@ -81,11 +82,11 @@ class Attendance:
     def seen(
         self, session: bytes, now: float, activity: str | None = None, progress: float = 0.0
     ) -> ClientRecord:
-        """Note a sign of life."""
+        """Note a sign of life; what a client says of its progress is a share, or it is none."""
         client = self.client_of(session)
         client.last_seen = now
         if activity is not None:
-            client.activity, client.progress = activity, progress
+            client.activity, client.progress = activity, _share(progress)
         if not client.alive:
             client.alive, client.left = True, False
             self._emit(Event("client_returned", {"client": client.name}))
@@ -145,3 +146,8 @@ class Attendance:
     def ready(self) -> list[str]:
         """Names of the live clients that have asked for work, sorted."""
         return sorted(client.name for client in self.live() if client.ready)
+
+
+def _share(said: float) -> float:
+    """What is within 0 to 1."""
+    return min(1.0, max(0.0, said)) if math.isfinite(said) else 0.0

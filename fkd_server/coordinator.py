@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-
-import numpy as np
 
 from fkd_common.config import MissedQuorum, RunConfig
 from fkd_common.errors import (
@@ -27,6 +25,7 @@ from fkd_common.errors import (
 from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.attendance import Attendance
+from fkd_server.cohort import sample_cohort
 from fkd_server.method.federated_method import (
     BelowQuorum,
     FederatedMethod,
@@ -51,21 +50,13 @@ from fkd_server.run_state import (
     RunOver,
     RunState,
 )
+from fkd_server.waiting import waiting_for
 
 RETRY_S = 0.4
 """A phase whose closing the disk refused is not folded again before this."""
 
 WAITING = "waiting"
 """What a client does that polls for a task."""
-
-
-LISTED = 20
-"""Names in one sentence: every client that waits is sent it."""
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
 
 
 class Coordinator:
@@ -145,7 +136,7 @@ class Coordinator:
         if (over := self.outcome()) is not None:
             return over
         phase = self.open
-        if phase is None or client.name not in self._pending(phase):
+        if phase is None or client.name not in self.pending(phase):
             return MustWait(self.waiting_for(now))
         return AssignedTask(
             phase.key, max(0.0, phase.deadline - now), self._method.task(phase.key.phase, client.name)
@@ -200,7 +191,7 @@ class Coordinator:
     def fail(self, session: bytes, key: PhaseKey, detail: str, now: float) -> None:
         """A client cannot do its task, or its upload was refused: go on without it."""
         client = self.attendance.seen(session, now)
-        if self.is_open(key) and self.open is not None and client.name in self._pending(self.open):
+        if self.is_open(key) and self.open is not None and client.name in self.pending(self.open):
             self.open.failed[client.name] = detail
             self._emit(Event("client_failed", {"client": client.name, **self._place(key), "detail": detail}))
             self.tick(now)
@@ -284,33 +275,23 @@ class Coordinator:
         """How the run ended, if it has."""
         return RunOver(self.state is RunState.COMPLETED, self.detail) if self.over else None
 
+    def needed(self) -> int:
+        """Ready clients a round needs: all of min_clients to start, a quorum of them to go on."""
+        if self.state is RunState.GATHERING:
+            return self.config.min_clients
+        return max(self.config.min_cohort, math.ceil(self.config.quorum * self.config.min_clients))
+
+    def pending(self, phase: OpenPhase) -> list[str]:
+        """Participants that may still answer: not in, not failed, not silent."""
+        return [
+            name
+            for name in self.participants
+            if name not in phase.uploads and name not in phase.failed and self.attendance.is_alive(name)
+        ]
+
     def waiting_for(self, now: float) -> str:
         """For a person: who or what the run waits for."""
-        if self.over:
-            return f"run {self.state.value}: {self.detail}"
-        if self.open is None and self.paused_by:
-            return f"paused by {self.paused_by}: goes on with `fkd-server resume`"
-        if self.open is None:
-            ready, needed = self.attendance.ready(), self._needed()
-            of = f" of {needed}" if len(ready) <= needed else ""
-            text = f"{len(ready)}{of} clients ready"
-            if ready:
-                text += f": {_listed(ready)}"
-            busy = [
-                f"{c.name} prepares ({c.progress:.0%})"
-                for c in self.attendance.live()
-                if not c.ready and c.activity
-            ]
-            return "; ".join([text, *busy[:LISTED]])
-        pending, phase = self._pending(self.open), self.open
-        text = f"{phase.key}: {len(phase.uploads)} of {len(self.participants)} in"
-        gone = [name for name in self.participants if name not in (*phase.uploads, *phase.failed, *pending)]
-        if pending:
-            text += f", waiting for {_listed(pending)}"
-        if gone:
-            text += f", {_listed(gone)} gone"
-        text += f", {max(0.0, phase.deadline - now):.0f} s to the deadline"
-        return f"{text}; then paused by {self.paused_by}" if self.paused_by else text
+        return waiting_for(self, now)
 
     # -- the machine ------------------------------------------------------------------------------
 
@@ -353,14 +334,8 @@ class Coordinator:
             return True
         return not at.paused_by and self._open_round(now)
 
-    def _needed(self) -> int:
-        """Ready clients a round needs: all of min_clients to start, a quorum of them to go on."""
-        if self.state is RunState.GATHERING:
-            return self.config.min_clients
-        return max(self.config.min_cohort, math.ceil(self.config.quorum * self.config.min_clients))
-
     def _open_round(self, now: float) -> bool:
-        ready, needed = self.attendance.ready(), self._needed()
+        ready, needed = self.attendance.ready(), self.needed()
         if len(ready) < needed:
             self._gathering_since = now if self._gathering_since is None else self._gathering_since
             waited = now - self._gathering_since
@@ -371,7 +346,7 @@ class Coordinator:
         self._gathering_since = None
         number = self.round + 1
         to_come = tuple(plan.phase for plan in self._method.phases(number))
-        cohort = self._sample_cohort(ready, number) if to_come else ()
+        cohort = sample_cohort(self.config, ready, number) if to_come else ()
         record: dict[str, Json] = {"round": number, "clients": ready, "cohort": cohort, "phases": {}}
         at = replace(self._at, state=RunState.RUNNING, round=number, cohort=cohort, to_come=to_come)
         self._move(replace(at, record=record if to_come else {}))
@@ -384,12 +359,6 @@ class Coordinator:
                 few: dict[str, Json] = {"ready": ready, "min_clients": self.config.min_clients}
                 self._emit(Event("fewer_clients", {"round": number, **few}))
         return True
-
-    def _sample_cohort(self, ready: list[str], round_number: int) -> tuple[str, ...]:
-        """S_t: uniform without replacement, the same for equal seed, round and clients."""
-        size = max(self.config.min_cohort, round(self.config.clients_per_round * len(ready)))
-        rng = np.random.default_rng([self.config.seed, round_number])
-        return tuple(sorted(rng.choice(ready, size=min(size, len(ready)), replace=False).tolist()))
 
     def _open_phase(self, phase: int, now: float) -> None:
         if self._held_since is not None:  # a pause is no time of the round's
@@ -423,14 +392,6 @@ class Coordinator:
         assert self._at.open is not None
         return self._at.open
 
-    def _pending(self, phase: OpenPhase) -> list[str]:
-        """Participants that may still answer: not in, not failed, not silent."""
-        return [
-            name
-            for name in self.participants
-            if name not in phase.uploads and name not in phase.failed and self.attendance.is_alive(name)
-        ]
-
     def _close_if_due(self, phase: OpenPhase, now: float) -> bool:
         if now < phase.retry_at:
             return False
@@ -440,9 +401,9 @@ class Coordinator:
         hopeless = all(name in phase.uploads or name in phase.failed for name in work.participants)
         due = now >= phase.deadline
         few = len(self._counting(phase)) < self.config.min_cohort  # in spite of uploads, no result
-        if (few or not enough) and not due and not self._pending(phase) and self._call_stand_ins(phase):
+        if (few or not enough) and not due and not self.pending(phase) and self._call_stand_ins(phase):
             return True
-        if enough and (due or not self._pending(phase)):
+        if enough and (due or not self.pending(phase)):
             self._close_phase(phase, now)
         elif not due and not hopeless:
             return False

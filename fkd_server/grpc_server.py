@@ -207,7 +207,7 @@ class GrpcServer:
         if self.health.drains:
             return "stopping"
         if self._service is not None:
-            return "the disk does not take or give data" if self._service.disk_refuses() else ""
+            return "the disk does not take or give data" if self._service.disk.lately() else ""
         activity = self._preparing() if self._preparing is not None else ""
         return f"preparing: {activity}" if activity else "preparing"
 

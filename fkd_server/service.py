@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import structlog
 from google.protobuf.message import DecodeError, Message
 
 from fkd_common.artifacts import Artifact
@@ -33,7 +31,7 @@ from fkd_common.errors import (
 )
 from fkd_common.failpoints import failpoint
 from fkd_common.identifiers import check_client_name
-from fkd_common.ledger import PHASE_NAMES, ByteCount, LedgerKey
+from fkd_common.ledger import PHASE_NAMES, ByteCount
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.printable import printable
@@ -41,7 +39,9 @@ from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.secure_sum.steps import SECURE_STEPS
 from fkd_common.tensors import check_schema, chunk_payload, decode
 from fkd_server.access.identity import UNPROVEN, Peer, Role
+from fkd_server.booked_call import Call
 from fkd_server.coordinator import Coordinator
+from fkd_server.disk_trouble import DiskTrouble, storage_error
 from fkd_server.messages import (
     artifact_ref,
     finished,
@@ -82,12 +82,6 @@ TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitSe
 SAVE_LEDGER_S = 5.0
 """A coordinator that is killed forgets at most the message bytes of so many seconds; never those of an upload."""
 
-SAY_DISK_S = 10.0
-"""A disk that keeps refusing is mentioned this often."""
-
-DISK_FORGIVEN_S = 15.0
-"""A disk that has refused nothing for so long is taken to work: what it refuses is tried again oftener."""
-
 
 @dataclass(frozen=True)
 class RunIdentity:
@@ -96,26 +90,6 @@ class RunIdentity:
     run_id: str
     classes: tuple[str, ...]
     artifacts: Mapping[str, Artifact]
-
-
-@dataclass
-class Call:
-    """One call at work: who calls, and what its bytes are booked under."""
-
-    client: str = ""
-    round: int = 0
-    phase: int = types.PHASE_CONTROL
-    message_up: int = 0
-    payload_up: int = 0
-    payload_down: int = 0
-    duplicate: bool = False
-    booked: bool = False
-    """Its bytes are in the ledger already."""
-
-    def count(self, message_down: int) -> ByteCount:
-        """What the call costs with an answer of so many bytes."""
-        wasted = self.message_up + message_down if self.duplicate else 0
-        return ByteCount(1, self.payload_up, self.payload_down, self.message_up, message_down, wasted)
 
 
 class CoordinatorService:
@@ -146,8 +120,7 @@ class CoordinatorService:
         self._clock = clock
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
-        self._disk_complained = -SAY_DISK_S
-        self._disk_refused = -math.inf
+        self.disk = DiskTrouble(clock)
         self._ledger_saved = clock()
         self._run_tag = hashlib.sha256(identity.run_id.encode()).digest()[:4]
 
@@ -189,16 +162,13 @@ class CoordinatorService:
                     self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
                 failpoint("call.refused")
                 if isinstance(error, DamagedFileError):
-                    self._say_disk(str(error))
+                    self.disk.say(str(error))
                     raise UnreachableError(
                         "the coordinator has lost a file it needs", reason="STORAGE"
                     ) from error
                 if isinstance(error, FkdError):
                     raise
-                raise UnreachableError(
-                    f"the coordinator's disk does not take or give data: {error.strerror or error}",
-                    reason="STORAGE",
-                ) from error
+                raise storage_error(error) from error
             finally:
                 if self._fingerprint() != state_before:
                     self._notify()
@@ -235,18 +205,7 @@ class CoordinatorService:
         except TakenOverError as error:
             raise RefusedError(f"{error}: this one stops", reason="TAKEN_OVER") from error
         except OSError as error:
-            self._say_disk(str(error))
-
-    def _say_disk(self, detail: str) -> None:
-        """Trouble of our own disk is said every so often, for as long as it lasts."""
-        self._disk_refused = self._clock()
-        if self._clock() - self._disk_complained >= SAY_DISK_S:
-            self._disk_complained = self._clock()
-            structlog.get_logger().error("disk_refuses", detail=detail, retrying=True)
-
-    def disk_refuses(self) -> bool:
-        """Whether the disk has lately not taken or given data."""
-        return self._clock() - self._disk_refused < DISK_FORGIVEN_S
+            self.disk.say(str(error))
 
     def abort(self, detail: str) -> None:
         """End the run; clients learn it at their next call."""
@@ -301,8 +260,7 @@ class CoordinatorService:
         self._spooling_for = key
 
     def _book(self, call: Call, count: ByteCount) -> None:
-        phase = call.phase if call.phase in PHASE_NAMES else types.PHASE_CONTROL
-        self.ledger.book(LedgerKey(call.client, call.round, PHASE_NAMES[phase]), count)
+        self.ledger.book(call.place(), count)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -377,7 +335,7 @@ class CoordinatorService:
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
         self._coordinator.attendance.seen(
-            request.session, self._clock(), printable(request.activity, 100), _share(request.progress)
+            request.session, self._clock(), printable(request.activity, 100), request.progress
         )
         closed = request.HasField("key") and not self._coordinator.is_open(key)
         over = self._coordinator.outcome()
@@ -530,8 +488,3 @@ class CoordinatorService:
             raise RefusedError(
                 f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"
             )
-
-
-def _share(said: float) -> float:
-    """What a client says of its progress, within 0 to 1; nothing else is a progress."""
-    return min(1.0, max(0.0, said)) if math.isfinite(said) else 0.0

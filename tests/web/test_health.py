@@ -17,9 +17,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from fkd_client.tls import ClientTls
 from fkd_common.access.certificates import CLIENT_FILES, Credentials, Role
 from fkd_server.access.tls import ServerTls
+from fkd_server.disk_trouble import DISK_FORGIVEN_S
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.grpc_standard import COORDINATOR, MAX_WATCHES, WATCHES_PER_CALLER
-from fkd_server.service import DISK_FORGIVEN_S
 from tests.security.conftest import Pki
 from tests.server.tiny import TinyRun, filled
 

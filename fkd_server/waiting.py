@@ -1,0 +1,54 @@
+"""What a run waits for, as a sentence for people; asks the state machine and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fkd_server.run_state import OpenPhase
+
+if TYPE_CHECKING:
+    from fkd_server.coordinator import Coordinator
+
+LISTED = 20
+"""Names in one sentence: every client that waits is sent it."""
+
+
+def waiting_for(run: Coordinator, now: float) -> str:
+    """Who or what a run waits for, or how it ended."""
+    if run.over:
+        return f"run {run.state.value}: {run.detail}"
+    if run.open is not None:
+        text = _for_answers(run, run.open, now)
+        return f"{text}; then paused by {run.paused_by}" if run.paused_by else text
+    if run.paused_by:
+        return f"paused by {run.paused_by}: goes on with `fkd-server resume`"
+    return _for_clients(run)
+
+
+def _for_clients(run: Coordinator) -> str:
+    ready, needed = run.attendance.ready(), run.needed()
+    of = f" of {needed}" if len(ready) <= needed else ""
+    text = f"{len(ready)}{of} clients ready"
+    if ready:
+        text += f": {_listed(ready)}"
+    busy = [
+        f"{c.name} prepares ({c.progress:.0%})" for c in run.attendance.live() if not c.ready and c.activity
+    ]
+    return "; ".join([text, *busy[:LISTED]])
+
+
+def _for_answers(run: Coordinator, phase: OpenPhase, now: float) -> str:
+    pending = run.pending(phase)
+    text = f"{phase.key}: {len(phase.uploads)} of {len(run.participants)} in"
+    gone = [name for name in run.participants if name not in (*phase.uploads, *phase.failed, *pending)]
+    if pending:
+        text += f", waiting for {_listed(pending)}"
+    if gone:
+        text += f", {_listed(gone)} gone"
+    return f"{text}, {max(0.0, phase.deadline - now):.0f} s to the deadline"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
