@@ -41,6 +41,8 @@ class Federation:
     config: RunConfig
     folder: Path
     manifest: Manifest
+    prepared: Path | None = None
+    """Extractor and anchors, ready to serve; None prepares them for the run."""
 
     @property
     def shards(self) -> Path:
@@ -66,6 +68,7 @@ class Federation:
             "--public", str(self.shards / "public"),
             "--test", str(self.shards / "test"),
             "--runs", str(self.folder / "run"),
+            *(("--prepared", str(self.prepared)) if self.prepared is not None else ()),
         ]  # fmt: skip
 
     def artifacts(self, run_id: str, name: str) -> Path:
@@ -89,11 +92,19 @@ class Federation:
         ]  # fmt: skip
 
 
-def make_federation(settings: BenchSettings, seed: int, narrator: Narrator) -> Federation:
-    """Divide the data, or take over the same division made earlier."""
+def make_federation(
+    settings: BenchSettings, seed: int, narrator: Narrator, name: str | None = None
+) -> Federation:
+    """Divide the data, or take over the same division made earlier.
+
+    Args:
+        settings: What to divide, and how.
+        seed: Of the division and the run.
+        narrator: Told about it.
+        name: Of the folder (default: made from data, partition, clients and seed).
+    """
     data, partition = Path(settings.data).stem.replace(":", "-"), settings.partition.replace(":", "")
-    name = f"{data}-{partition}-k{settings.clients}-s{seed}"
-    folder = settings.out / name
+    folder = settings.out / (name or f"{data}-{partition}-k{settings.clients}-s{seed}")
     request = CreateRequest(
         source=settings.data,
         clients=settings.clients,

@@ -25,7 +25,8 @@ from fkd_bench.settings import BenchSettings
 from fkd_client.embedding import embed_cached
 from fkd_client.extractor import load_extractor
 from fkd_client.global_model import GlobalModel
-from fkd_client.pipeline import Pipeline, Site, anchors_of
+from fkd_client.pipeline import Pipeline
+from fkd_client.site import Site, anchors_of
 from fkd_client.threads import limit_threads
 from fkd_common.artifacts import BlobStore
 from fkd_common.config import Aggregation, Listed, PersonalKind, RunConfig

@@ -13,7 +13,7 @@ from fkd_bench.federation import FederationResult
 from fkd_server.result_tables import align_right, bytes_table, percent
 
 Json = dict[str, Any]
-CLIENT_PHASES = ("embed", "teacher", "student", "residual", "moments", "votes", "personal", "assess")
+CLIENT_PHASES = ("embed", "teacher", "local", "student", "residual", "moments", "votes", "personal", "assess")
 
 
 def result_object(result: FederationResult, seed: int, *, shared_process: bool) -> Json:
@@ -34,8 +34,9 @@ def result_object(result: FederationResult, seed: int, *, shared_process: bool) 
     kept = [(scores, kind) for scores, kind in zip(tested, chosen, strict=True) if kind in scores]
     accuracy["personal_full"] = _mean(scores[kind]["full"] for scores, kind in kept)
     accuracy["personal_matched"] = _mean(scores[kind]["matched"] for scores, kind in kept)
-    accuracy["local_only"] = _mean(scores["teacher"]["full"] for scores in tested if scores)
-    accuracy["local_only_matched"] = _mean(scores["teacher"]["matched"] for scores in tested if scores)
+    teachers = [scores["teacher"] for scores in tested if "teacher" in scores]
+    accuracy["local_only"] = _mean(scores["full"] for scores in teachers)
+    accuracy["local_only_matched"] = _mean(scores["matched"] for scores in teachers)
     phases = [p for p in CLIENT_PHASES if any(p in report["seconds"] for report in reports)]
     seconds = {
         phase: round(_mean(report["seconds"].get(phase, 0.0) for report in reports) or 0.0, 3)
@@ -84,7 +85,7 @@ _ROWS = (
     ("averaged student", "student"),
     ("  + anchors", "anchors"),
     ("  + moments", "moments"),
-    ("published (chosen by vote)", "published"),
+    ("published", "published"),
 )
 
 
@@ -96,19 +97,21 @@ def print_result(result: Json) -> None:
     console, accuracy = Console(), result["accuracy"]
     table = Table("model", "test set", "client-matched test", title="accuracy")
     for label, name in _ROWS:
-        table.add_row(label, percent(accuracy[name]), "")
+        if accuracy[name] is not None:
+            table.add_row(label, percent(accuracy[name]), "")
     table.add_section()
     table.add_row("personal, mean", percent(accuracy["personal_full"]), percent(accuracy["personal_matched"]))
     for kind, scores in result["personal"].items():
         table.add_row(
             f"  {kind.replace('_', ' ')}", percent(scores["full"]), percent(scores["matched"]), style="dim"
         )
-    table.add_section()
-    table.add_row(
-        "local teacher alone, mean",
-        percent(accuracy["local_only"]),
-        percent(accuracy["local_only_matched"]),
-    )
+    if accuracy["local_only"] is not None:
+        table.add_section()
+        table.add_row(
+            "local teacher alone, mean",
+            percent(accuracy["local_only"]),
+            percent(accuracy["local_only_matched"]),
+        )
     console.print(align_right(table))
     console.print(bytes_table(result["bytes"]))
     print_seconds(console, result["seconds"])

@@ -6,21 +6,38 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fkd_bench.federation import SAY_WAITING_S, Federation, FederationResult, collect_result
 from fkd_bench.narrator import Narrator
 from fkd_common.settings import load_settings
+from fkd_server.evaluation import Evaluator
+from fkd_server.run import EvaluatorMaker, assemble
+
+if TYPE_CHECKING:
+    from fkd_client.teacher import TeacherTrainer
 
 
-def run_inprocess(federation: Federation, narrator: Narrator) -> FederationResult:
-    """The same coordinator and clients as objects of this process; messages are serialised all the same."""
+def run_inprocess(
+    federation: Federation,
+    narrator: Narrator,
+    evaluator: EvaluatorMaker = Evaluator,
+    teach: TeacherTrainer | None = None,
+) -> FederationResult:
+    """The same coordinator and clients as objects of this process; messages are serialised all the same.
+
+    Args:
+        federation: What to run.
+        narrator: Told what happens.
+        evaluator: Makes what scores models on the test set.
+        teach: Trains FKD-RTM's teachers (default: as every client does).
+    """
     from fkd_client.threads import limit_threads
 
     limit_threads(federation.settings.threads)
     from fkd_bench.inprocess import InProcessTransport
     from fkd_client.client import Client, ClientOptions
-    from fkd_server.run import assemble
+    from fkd_client.teacher import train_teacher
     from fkd_server.settings import ServerSettings
 
     started = time.monotonic()
@@ -28,7 +45,7 @@ def run_inprocess(federation: Federation, narrator: Narrator) -> FederationResul
     flags = ["--config", str(federation.write_config()), *federation.server_flags]
     server_settings = load_settings(ServerSettings, "fkd-server", flags, use_environment=False)
     narrator.narrate_logs(federation.folder / "logs")
-    run = assemble(server_settings, federation.cache / "embeddings")
+    run = assemble(server_settings, federation.cache / "embeddings", evaluator=evaluator)
     turns = threading.Semaphore(max(1, (os.cpu_count() or 1) // settings.threads))
 
     def take_part(name: str) -> None:
@@ -44,6 +61,7 @@ def run_inprocess(federation: Federation, narrator: Narrator) -> FederationResul
             cache=federation.cache / "embeddings",
             artifacts=federation.artifacts(run.run_id, name),
             turn=lambda: turns,
+            teach=teach or train_teacher,
         )
         client = Client(
             options, InProcessTransport(run.service, run.config.heartbeat_s), narrator.quiet_display()

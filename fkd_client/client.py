@@ -12,18 +12,18 @@ from pathlib import Path
 import structlog
 
 from fkd_client.display import Display
+from fkd_client.exchange import ExchangePart
 from fkd_client.extractor import EMBEDDING_DIM, load_extractor
-from fkd_client.personal import PersonalModel
-from fkd_client.personal_file import Origin, save_personal
-from fkd_client.pipeline import Pipeline, Site, anchors_of
-from fkd_client.privacy import ReleaseLog
-from fkd_client.report import Report, build_report, write_report
+from fkd_client.part import FkdRtmPart, Part, PartPlace
+from fkd_client.report import Report, write_report
 from fkd_client.run_info import RunInfo, pause_s
 from fkd_client.session import Session, TaskClosedError
+from fkd_client.site import Site, anchors_of
 from fkd_client.task_inputs import check_anchors
-from fkd_client.tasks import TaskRunner
+from fkd_client.teacher import TeacherTrainer, train_teacher
 from fkd_client.transfer import Transfer
 from fkd_common.artifacts import BlobStore
+from fkd_common.config import FKD_RTM
 from fkd_common.errors import (
     ConflictError,
     CorruptTransferError,
@@ -82,6 +82,8 @@ class ClientOptions:
     artifacts: Path
     turn: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     """Entered while computing: lets several clients of one process share its cores."""
+    teach: TeacherTrainer = train_teacher
+    """Trains FKD-RTM's teacher: lets runs of one process share what they would train alike."""
 
 
 class Client:
@@ -116,16 +118,17 @@ class Client:
         transfer = Transfer(self.session, run, artifacts)
         self.session.begin(None)
         with options.turn():
-            pipeline = self._prepare(run, transfer)
-        runner = TaskRunner(self.session, transfer, pipeline, self._progress)
-        runner.keep = lambda model: self._keep_meanwhile(run, model)
+            part = self._prepare(run, transfer)
         self.session.end()
-        finished = self._work(run, runner)
+        finished = self._work(run, part)
         self.session.leave()
         if not finished.completed:
             raise RunAbortedError(f"the run was aborted: {finished.detail}")
         with options.turn():
-            return self._conclude(run, pipeline, runner, test)
+            report = part.conclude(test, self._display.show)
+        write_report(part.folder, report, self.session.ledger)
+        self._log.info("finished", run=run.run_id, folder=str(part.folder))
+        return report
 
     def close(self, reason: str = "") -> None:
         """Leave the run, whatever state it is in; the coordinator is told the kind of error, if any."""
@@ -158,7 +161,7 @@ class Client:
             raise DataError(f"--test {self._options.test} has no labels to score against")
         return test
 
-    def _prepare(self, run: RunInfo, transfer: Transfer) -> Pipeline:
+    def _prepare(self, run: RunInfo, transfer: Transfer) -> Part:
         options = self._options
         key = types.TaskKey(run_id=run.run_id, phase=types.PHASE_SETUP)
         self._progress(0.0, "fetching extractor and anchors")
@@ -185,26 +188,17 @@ class Client:
             options.device,
             options.threads,
         )
-        noised = run.config.noise_multiplier > 0
-        pipeline = Pipeline(site, run.config, ReleaseLog(self._folder(run) if noised else None))
-        pipeline.prepare(self._progress)
-        report = pipeline.teacher.report
-        if not len(pipeline.y_val):
-            self._log.warning(
-                "no_validation",
-                detail="too few images to hold any out: reliability, calibration and the choice of a personal model "
-                "rest on nothing",
-            )
-        self._log.info(
-            "prepared",
-            samples=pipeline.num_samples,
-            validation=len(pipeline.y_val),
-            classes=len(pipeline.teacher.present),
-            teacher_accuracy=round(report.val_accuracy, 4),
-        )
-        return pipeline
+        folder = options.runs / run.run_id / f"client-{options.name}"
+        place = PartPlace(run, self.session, transfer, folder, self._progress)
+        part: Part
+        if run.config.method == FKD_RTM:
+            part = FkdRtmPart(site, place, options.teach)
+        else:
+            part = ExchangePart(site, place, blob)
+        self._log.info("prepared", **part.prepare())
+        return part
 
-    def _work(self, run: RunInfo, runner: TaskRunner) -> pb.Finished:
+    def _work(self, run: RunInfo, part: Part) -> pb.Finished:
         """Poll and do tasks until the run is over."""
         self._display.wait("for the first task")
         while True:
@@ -216,21 +210,21 @@ class Client:
                     self._display.wait(answer.wait.reason)
                     time.sleep(pause_s(answer.wait))
                 else:
-                    self._do(runner, answer.task)
+                    self._do(part, answer.task)
             except UnreachableError as error:
-                if runner.personal_round < run.config.rounds:
+                if part.personal_round < run.config.rounds:
                     raise
                 # The last private model is made; the coordinator had waited long enough and is gone.
                 self._log.warning("coordinator_gone", detail=str(error))
                 return pb.Finished(completed=True, detail="the coordinator is gone")
 
-    def _do(self, runner: TaskRunner, task: pb.Task) -> None:
+    def _do(self, part: Part, task: pb.Task) -> None:
         where = {"round": task.key.round, "phase": PHASE_NAMES.get(task.key.phase, "unknown")}
         self.session.begin(task.key)
         try:
             place = Place(task.key.run_id, task.key.round, str(where["phase"]))
             with self._options.turn(), task_span(place, self.session.name):
-                runner.run(task)
+                part.run(task)
         except (TaskClosedError, StaleError, NotFoundError) as error:
             self._log.warning("task_overtaken", **where, detail=str(error))
         except _ENDS_THE_RUN:
@@ -240,36 +234,6 @@ class Client:
             self.session.report_failure(task.key, str(error))
         finally:
             self.session.end()
-
-    def _conclude(self, run: RunInfo, pipeline: Pipeline, runner: TaskRunner, test: Shard | None) -> Report:
-        folder = self._folder(run)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it is nobody else's
-        accuracy: dict[str, dict[str, float]] = {}
-        if runner.personal is not None:
-            self._keep(run, runner.personal)
-            if test is not None:
-                accuracy = pipeline.assess(runner.personal, test, self._display.show)
-        report = build_report(pipeline, runner, self.session.ledger, run.run_id, accuracy)
-        write_report(folder, report, self.session.ledger)
-        self._log.info("finished", run=run.run_id, folder=str(folder))
-        return report
-
-    def _keep(self, run: RunInfo, model: PersonalModel) -> None:
-        extractor = run.artifacts["extractor"].sha256.hex()
-        save_personal(
-            model, self._folder(run), Origin(run.run_id, self._options.name, run.classes, extractor)
-        )
-
-    def _keep_meanwhile(self, run: RunInfo, model: PersonalModel) -> None:
-        """Let the site use a personal model before the run is over; a disk that refuses now is asked again then."""
-        try:
-            self._keep(run, model)
-        except OSError as error:
-            self._log.warning("personal_model_not_written", detail=str(error))
-
-    def _folder(self, run: RunInfo) -> Path:
-        """This site's own folder of the run."""
-        return self._options.runs / run.run_id / f"client-{self._options.name}"
 
     def _progress(self, fraction: float, activity: str) -> None:
         self._display.show(fraction, activity)

@@ -109,6 +109,11 @@ def embed(
     return out
 
 
+def embedding_file(cache_dir: Path, extractor_sha256: str, shard_sha256: str) -> Path:
+    """Where :func:`embed_cached` keeps the embeddings of a shard."""
+    return cache_dir / f"{_cache_key(extractor_sha256, shard_sha256)}.npy"
+
+
 def embed_cached(
     cache_dir: str | Path,
     extractor_sha256: str,
@@ -131,7 +136,7 @@ def embed_cached(
     Returns:
         (n, 512) float32.
     """
-    path = Path(cache_dir) / f"{_cache_key(extractor_sha256, shard.sha256)}.npy"
+    path = embedding_file(Path(cache_dir), extractor_sha256, shard.sha256)
     with sole_writer(path, lambda: progress(0.0, "waiting for another process to embed the same images")):
         cached = read_array(path)
         if cached is None or cached.shape != (len(shard.images), EMBEDDING_DIM):

@@ -8,26 +8,23 @@ site's name, so a site computes the same bits wherever and whenever it runs.
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.embedding import block_inputs_cached, embed, embed_cached
-from fkd_client.extractor import Extractor
+from fkd_client.embedding import block_inputs_cached
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalData, PersonalModel, personalise
 from fkd_client.privacy import ReleaseLog, noise_generator
 from fkd_client.progress import Progress, silent
 from fkd_client.residual import ResidualLearners
+from fkd_client.site import Site
 from fkd_client.split import split_train_val
 from fkd_client.student import State, outputs, soft_targets, train_student
-from fkd_client.teacher import Teacher, train_teacher
+from fkd_client.teacher import Teacher, TeacherTrainer, train_teacher
 from fkd_common.config import FinetuneScope, PersonalKind, RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.metrics import accuracy, matched_accuracy
@@ -43,41 +40,30 @@ from fkd_common.method.residuals import Standardiser, fit_anchor_correction, pre
 from fkd_shards.shard import Shard
 
 
-@dataclass(frozen=True)
-class Site:
-    """What a client brings and what it was given: data, extractor, anchors, machine."""
-
-    name: str
-    shard: Shard
-    extractor: Extractor
-    extractor_sha256: str
-    anchor_images: NDArray[np.uint8]
-    anchor_embeddings: NDArray[np.float32]
-    """(m, d), as the coordinator serves them: every site then fits and standardises with the same bits."""
-    num_classes: int
-    cache: Path
-    device: str
-    threads: int
-
-
 class Pipeline:
     """The computations of one client in one run."""
 
-    def __init__(self, site: Site, config: RunConfig, releases: ReleaseLog | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        config: RunConfig,
+        releases: ReleaseLog | None = None,
+        teach: TeacherTrainer = train_teacher,
+    ) -> None:
         """Nothing is computed yet.
 
         Args:
             site: The site.
             config: The run configuration.
             releases: Where noised uploads are counted; None counts them in memory.
+            teach: Trains the teacher.
         """
+        self._teach = teach
         self.site = site
         self.config = config
         self.releases = releases or ReleaseLog()
         self.seconds: dict[str, float] = {}
-        self.seed = int(
-            np.random.SeedSequence([config.seed, zlib.crc32(site.name.encode())]).generate_state(1)[0]
-        )
+        self.seed = site.seed(config)
         self.standardiser = Standardiser.of(site.anchor_embeddings)
         self._learners: ResidualLearners | None = None
 
@@ -89,39 +75,18 @@ class Pipeline:
         Raises:
             DataError: The shard is empty or unlabelled, or the extractor does not reproduce the anchors.
         """
-        shard, site = self.site.shard, self.site
-        if shard.labels is None or shard.num_samples == 0:
-            raise DataError(f"shard {shard.name} has no labelled images to train on")
+        site, labels = self.site, self.site.labels()
         with self._timed("embed"):
-            self._check_extractor()
-            self.embeddings = embed_cached(
-                site.cache,
-                site.extractor_sha256,
-                site.extractor,
-                shard,
-                device=site.device,
-                progress=progress,
-            )
-        self.train_rows, self.val_rows = split_train_val(shard.labels, self.config.val_fraction, self.seed)
-        self.h, self.y = self.embeddings[self.train_rows], shard.labels[self.train_rows]
-        self.h_val, self.y_val = self.embeddings[self.val_rows], shard.labels[self.val_rows]
+            site.check_extractor()
+            self.embeddings = site.embed(site.shard, progress)
+        self.train_rows, self.val_rows = split_train_val(labels, self.config.val_fraction, self.seed)
+        self.h, self.y = self.embeddings[self.train_rows], labels[self.train_rows]
+        self.h_val, self.y_val = self.embeddings[self.val_rows], labels[self.val_rows]
         with self._timed("teacher"):
-            self.teacher: Teacher = train_teacher(
+            self.teacher: Teacher = self._teach(
                 self.h, self.y, self.h_val, self.y_val, site.num_classes, self.config,
                 threads=site.threads, seed=self.seed, progress=progress,
             )  # fmt: skip
-
-    def _check_extractor(self) -> None:
-        """Embed a few anchors and compare: a silent difference would poison residuals and moments."""
-        images, expected = self.site.anchor_images[:8], self.site.anchor_embeddings[:8]
-        found = embed(self.site.extractor, images, device=self.site.device)
-        scale = float(np.abs(expected).max(initial=1e-6))
-        worst = float(np.abs(found - expected).max(initial=0.0)) / scale
-        if not worst < 0.02:
-            raise DataError(
-                f"this machine's embeddings of the anchors differ from the coordinator's by {worst:.1%} of their "
-                "range (at most 2 % is tolerated): the extractor or its preprocessing is not the same"
-            )
 
     @property
     def num_samples(self) -> int:
@@ -266,9 +231,7 @@ class Pipeline:
             raise DataError(f"test shard {test.name} has no labels")
         site, shares = self.site, self.class_counts / max(1, self.num_samples)
         with self._timed("assess"):
-            h = embed_cached(
-                site.cache, site.extractor_sha256, site.extractor, test, device=site.device, progress=progress
-            )
+            h = site.embed(test, progress)
             inputs = None
             if model.finetuned is not None and self.config.finetune_scope is not FinetuneScope.HEAD:
                 inputs = self._block_inputs(test, progress)
@@ -298,15 +261,3 @@ class Pipeline:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-
-def anchors_of(tensors: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Images and embeddings of a received anchor artifact.
-
-    Raises:
-        DataError: It is not an anchor artifact.
-    """
-    images, embeddings = tensors.get("images"), tensors.get("embeddings")
-    if images is None or embeddings is None or images.dtype != np.uint8 or embeddings.dtype != np.float32:
-        raise DataError("the coordinator's anchor artifact lacks images or embeddings")
-    return images, embeddings

@@ -72,7 +72,8 @@ def print_report(report: Report, ledger: Ledger) -> None:
     validation = report["personal"]["validation_accuracy"]
     tested = report["personal"]["test_accuracy"]
     if validation or tested:
-        validation = {**validation, "teacher": report["teacher"]["val_accuracy"]}
+        if report["teacher"] is not None:
+            validation = {**validation, "teacher": report["teacher"]["val_accuracy"]}
         columns = ("model", "validation", *(("test", "client-matched test") if tested else ()))
         table = Table(*columns, title=f"{report['client']}: accuracy")
         for name in {**validation, **tested}:

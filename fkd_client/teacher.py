@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 import lightgbm as lgb
 import numpy as np
@@ -94,6 +95,26 @@ class Teacher:
     def calibrated(self, h: NDArray[np.float32]) -> NDArray[np.float32]:
         """Calibrated p̂ of (n, d) embeddings over all classes in global order, (n, C) float32, positive."""
         return self.model.calibrated(h)
+
+
+class TeacherTrainer(Protocol):
+    """Trains a teacher; see :func:`train_teacher`."""
+
+    def __call__(
+        self,
+        h_train: NDArray[np.float32],
+        y_train: NDArray[np.int64],
+        h_val: NDArray[np.float32],
+        y_val: NDArray[np.int64],
+        num_classes: int,
+        config: RunConfig,
+        *,
+        threads: int,
+        seed: int,
+        progress: Progress = silent,
+    ) -> Teacher:
+        """The teacher."""
+        ...
 
 
 def train_teacher(

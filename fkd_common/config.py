@@ -25,8 +25,41 @@ def _split_commas(value: object) -> object:
     return value
 
 
+def _split_assignments(value: object) -> object:
+    """Accept ``a=1,b=x`` (flags, environment) where a mapping to scalars is expected."""
+    if not isinstance(value, str):
+        return value
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if any("=" not in part for part in parts):
+        raise ValueError(f"expected NAME=VALUE,NAME=VALUE, got {value!r}")
+    pairs = [part.split("=", 1) for part in parts]
+    return {name.strip(): _scalar(text.strip()) for name, text in pairs}
+
+
+def _scalar(text: str) -> object:
+    """A number or a truth value where the text is one, as JSON spells it."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
 _T = TypeVar("_T")
 Listed = Annotated[tuple[_T, ...], BeforeValidator(_split_commas), NoDecode]
+
+
+Assigned = Annotated[dict[str, bool | int | float | str], BeforeValidator(_split_assignments), NoDecode]
+
+FKD_RTM = "fkd-rtm"
+"""The method that this configuration's keys are for; others share those of the run, the student and the split."""
+
+
+class ModelMode(StrEnum):
+    """What a method that exchanges weights trains and exchanges."""
+
+    HEAD = "head"
+    FULL = "full"
 
 
 class KdTargets(StrEnum):
@@ -141,6 +174,12 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     # -- the run ---------------------------------------------------------------------------------
+    method: str = Field(FKD_RTM, pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    """The federated method: `fkd-rtm`, or one that an installed package offers, such as `fedavg`."""
+    options: Assigned = Field(default_factory=dict)
+    """Hyper-parameters of another method than fkd-rtm, as `mu=0.01,...`."""
+    model: ModelMode = ModelMode.HEAD
+    """Other methods than fkd-rtm: train and exchange the `head` on the frozen extractor, or the `full` network."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Seed of cohort sampling, student initialisation and every client's shuffling."""
     rounds: int = Field(100, ge=1)
@@ -379,6 +418,26 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "noise_multiplier needs beta = 0: teacher targets let one sample change the moments of all others"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _method_is_consistent(self) -> Self:
+        if self.method == FKD_RTM:
+            given = {"options": bool(self.options), "model": self.model is not ModelMode.HEAD}
+            if any(given.values()):
+                names = ", ".join(name for name, is_set in given.items() if is_set)
+                raise ValueError(f"{FKD_RTM} has no {names}: its hyper-parameters are keys of their own")
+            return self
+        own = {
+            "secure_aggregation": self.secure_aggregation,
+            "noise_multiplier": self.noise_multiplier > 0,
+            "aggregation": self.aggregation is not Aggregation.MEAN,
+            "norm_bound": self.norm_bound is not None,
+            "max_weight_share": self.max_weight_share < 1.0,
+        }
+        if any(own.values()):
+            names = ", ".join(name for name, is_set in own.items() if is_set)
+            raise ValueError(f"{names}: only {FKD_RTM} has it; leave at the default for {self.method}")
         return self
 
     @property

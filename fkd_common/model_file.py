@@ -1,5 +1,8 @@
 """The published global model as one safetensors file that explains itself; bytes only, no scoring.
 
+A model that is a student, with or without corrections, is a :class:`ModelParts`; any other method's own tensors are an
+:class:`ExchangeModel`, which only that method can score.
+
 Tensors: ``student.*`` (the averaged student), ``standardiser.mean|std`` (of the anchor embeddings),
 ``anchor_correction.coefficients|intercept`` (Eq. 13) and ``moment_correction.V`` (pooled moments), the last
 two where the run computed them. The metadata key ``fkd.model`` holds a :class:`ModelHeader` as JSON.
@@ -8,7 +11,7 @@ two where the run computed them. The metadata key ``fkd.model`` holds a :class:`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,7 @@ from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.tensors import Tensors, check_schema, decode, encode, metadata_of
 
 HEADER_KEY = "fkd.model"
+EXCHANGE_KEY = "fkd.exchange_model"
 
 
 class ModelHeader(BaseModel):
@@ -53,8 +57,34 @@ class ModelParts:
     """(p, C) V."""
 
 
-def encode_model(model: ModelParts) -> bytes:
+class ExchangeHeader(BaseModel):
+    """What a reader needs to score images with another method's tensors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    classes: tuple[str, ...]
+    published: Literal["model"] = "model"
+    config: RunConfig
+    """The run's configuration, which names the method."""
+    extractor_sha256: str
+    """Hash of the extractor artifact whose embeddings the model takes, or in full mode that it began as."""
+
+
+@dataclass(frozen=True)
+class ExchangeModel:
+    """A global model in its method's own tensors."""
+
+    header: ExchangeHeader
+    tensors: Tensors
+
+
+PublishedModel: TypeAlias = ModelParts | ExchangeModel
+
+
+def encode_model(model: PublishedModel) -> bytes:
     """Serialise a model; equal models give equal bytes."""
+    if isinstance(model, ExchangeModel):
+        return encode(model.tensors, {EXCHANGE_KEY: model.header.model_dump_json()})
     tensors: Tensors = {f"student.{name}": array for name, array in model.student.items()}
     tensors["standardiser.mean"] = model.standardiser.mean
     tensors["standardiser.std"] = model.standardiser.std
@@ -67,16 +97,24 @@ def encode_model(model: ModelParts) -> bytes:
 
 
 def decode_model(blob: bytes) -> ModelParts:
-    """Read a model.
+    """Read a student with its corrections.
 
     Raises:
-        DataError: The blob is not a published model.
+        DataError: The blob is not a published model, or another method's.
     """
     try:
+        if (other := metadata_of(blob).get(EXCHANGE_KEY)) is not None:
+            method = ExchangeHeader.model_validate_json(other).config.method
+            raise DataError(
+                f"this is a model of {method}, whose tensors only {method} itself can score: expected a student "
+                "(the head-mode model of fkd-rtm or of a method that averages weights)"
+            )
         header = ModelHeader.model_validate_json(metadata_of(blob)[HEADER_KEY])
         tensors = decode(blob)
         check_schema(tensors, _schema(header, tensors))
         standardiser = Standardiser(tensors["standardiser.mean"], tensors["standardiser.std"])
+    except DataError:
+        raise
     except (KeyError, ValidationError, FkdError) as error:
         raise DataError(f"not a published model: {error}") from error
     anchors = None
@@ -91,6 +129,21 @@ def decode_model(blob: bytes) -> ModelParts:
     prefix = "student."
     student = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
     return ModelParts(header, student, standardiser, anchors, tensors.get("moment_correction.V"))
+
+
+def decode_published(blob: bytes) -> PublishedModel:
+    """Read a model of any method.
+
+    Raises:
+        DataError: The blob is not a published model.
+    """
+    try:
+        described = metadata_of(blob).get(EXCHANGE_KEY)
+        if described is not None:
+            return ExchangeModel(ExchangeHeader.model_validate_json(described), decode(blob))
+    except (ValidationError, FkdError) as error:
+        raise DataError(f"not a published model: {error}") from error
+    return decode_model(blob)
 
 
 def _schema(header: ModelHeader, tensors: Tensors) -> dict[str, TensorSpec]:

@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
-from fkd_common.errors import FkdError
+from fkd_common.errors import DataError, FkdError
 from fkd_server.method.federated_method import Json
 
 PATIENCE_S = 1800.0
@@ -33,6 +34,22 @@ class EvaluationJob:
 
     round: int
     model: Path
+
+
+class Evaluation(Protocol):
+    """Scores models as they come."""
+
+    def submit(self, job: EvaluationJob) -> None:
+        """Take a model; its accuracies are told when they are known."""
+
+    def waiting_for(self) -> str:
+        """For a person: what is still to be scored; empty if nothing is."""
+
+    def close(self) -> None:
+        """Return when everything taken is scored."""
+
+    def kill(self) -> None:
+        """Give up what is not scored."""
 
 
 class Evaluator:
@@ -144,42 +161,73 @@ def main(arguments: list[str]) -> int:
 def _score(arguments: list[str], say: Callable[[dict[str, Json]], None]) -> int:
     from fkd_client.threads import limit_threads
 
-    test, extractor_path, extractor_sha256, cache, threads = arguments
+    test, extractor, extractor_sha256, cache, threads = arguments
     limit_threads(int(threads))
-    from fkd_client.embedding import embed_cached
-    from fkd_client.extractor import load_extractor
-    from fkd_client.global_model import GlobalModel
-    from fkd_common.method.metrics import accuracy, per_class_recall
-    from fkd_shards.shard import read_shard
 
     def progress(fraction: float, activity: str) -> None:
         say({"activity": activity, "percent": round(100 * fraction)})
 
     try:
-        shard = read_shard(Path(test))
-        if shard.labels is None:
-            raise FkdError(f"{test} has no labels")
-        extractor = load_extractor(Path(extractor_path))
-        embeddings = embed_cached(
-            Path(cache), extractor_sha256, extractor, shard, device="cpu", progress=progress
-        )
-        labels = shard.labels
+        score = model_scores(Path(test), Path(extractor), extractor_sha256, Path(cache), progress)
     except FkdError as error:
         for _ in sys.stdin:
             say({"error": str(error)})
         return error.exit_code
     for line in sys.stdin:
         try:
-            model = GlobalModel.load(Path(json.loads(line)["model"]))
-            scores = model.candidate_logits(embeddings)
-            result: dict[str, Json] = {name: accuracy(logits, labels) for name, logits in scores.items()}
-            result["published"] = result[model.published]
-            recall = per_class_recall(scores[model.published], labels, scores[model.published].shape[1])
-            result["recall"] = [None if value != value else float(value) for value in recall]
-            say(result)
-        except (FkdError, ValueError, KeyError) as error:
+            say(score(Path(json.loads(line)["model"])))
+        except (FkdError, OSError, ValueError, KeyError) as error:
             say({"error": f"{type(error).__name__}: {error}"})
     return 0
+
+
+def model_scores(
+    test: Path,
+    extractor: Path,
+    extractor_sha256: str,
+    cache: Path,
+    progress: Callable[[float, str], None],
+) -> Callable[[Path], dict[str, Json]]:
+    """Embed a test shard; what comes back scores model files on it. Loads torch.
+
+    Args:
+        test: Folder of a labelled shard.
+        extractor: File of the extractor's artifact.
+        extractor_sha256: Its hash.
+        cache: Folder of cached embeddings.
+        progress: Told how far the embedding is.
+
+    Returns:
+        From a model file to the accuracy of every candidate, of the "published" one, and its "recall" by class.
+
+    Raises:
+        DataError: The test shard has no labels, or it or the extractor cannot be read.
+    """
+    from fkd_client.embedding import embed_cached
+    from fkd_client.extractor import load_extractor
+    from fkd_client.published_scorer import scorer_of
+    from fkd_common.method.metrics import accuracy, per_class_recall
+    from fkd_common.model_file import decode_published
+    from fkd_shards.shard import read_shard
+
+    shard = read_shard(test)
+    if shard.labels is None:
+        raise DataError(f"{test} has no labels")
+    labels, artifact = shard.labels, extractor.read_bytes()
+    embeddings = embed_cached(
+        cache, extractor_sha256, load_extractor(artifact), shard, device="cpu", progress=progress
+    )
+
+    def score(path: Path) -> dict[str, Json]:
+        model = scorer_of(decode_published(path.read_bytes()), artifact)
+        scores = model.candidate_logits(shard.images if model.takes_images else embeddings)
+        result: dict[str, Json] = {name: accuracy(logits, labels) for name, logits in scores.items()}
+        result["published"] = result[model.published]
+        recall = per_class_recall(scores[model.published], labels, scores[model.published].shape[1])
+        result["recall"] = [None if value != value else float(value) for value in recall]
+        return result
+
+    return score
 
 
 if __name__ == "__main__":

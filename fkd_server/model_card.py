@@ -11,13 +11,14 @@ from collections.abc import Mapping
 
 import yaml
 
-from fkd_common.config import RunConfig
-from fkd_common.model_file import ModelParts
+from fkd_common.config import FKD_RTM, ModelMode, RunConfig
+from fkd_common.method_registry import described
+from fkd_common.model_file import ModelParts, PublishedModel
 from fkd_server.method.federated_method import Json
 
 
 def model_card(
-    model: ModelParts,
+    model: PublishedModel,
     digest: str,
     run_id: str,
     accuracy: Mapping[str, Json],
@@ -35,16 +36,17 @@ def model_card(
         stopped: Why the run ended before its last round; empty if it did not.
     """
     header = model.header
+    title, source = described(header.config)
     scores = {name: value for name, value in accuracy.items() if isinstance(value, float)}
     ending = f" The run ended early: {stopped}." if stopped else ""
     return f"""---
-{_metadata(run_id, scores)}---
+{_metadata(run_id, header.config.method, scores)}---
 
 # Model card
 
 ## Model details
 
-Global image classifier of run `{run_id}`, trained by federated distillation (FKD-RTM): the
+Global image classifier of run `{run_id}`, trained by {title}: the
 model after round {round_number} of {header.config.rounds}.{ending}
 
 | | |
@@ -52,10 +54,10 @@ model after round {round_number} of {header.config.rounds}.{ending}
 | file | `model.safetensors`, sha256 `{digest}` |
 | classes | {_cell(", ".join(header.classes))} |
 | published candidate | {header.published} |
-| student | hidden layers {header.config.hidden}, {header.config.norm} normalisation |
+| network | {_network(model)} |
 | extractor | sha256 `{header.extractor_sha256}` (not contained here) |
 | configuration | sha256 `{header.config.sha256()}`, in `config.yaml` |
-| method | Zhang et al., CMC 88(2), 2026, doi 10.32604/cmc.2026.081065, with pooled moments |
+| method | {source} |
 
 *To be completed by who publishes the model: who developed it, whom to ask, its licence.*
 
@@ -111,12 +113,12 @@ devices or sites is unknown until measured there; a site's personal model is sco
 """
 
 
-def _metadata(run_id: str, scores: Mapping[str, float]) -> str:
+def _metadata(run_id: str, method: str, scores: Mapping[str, float]) -> str:
     """The YAML block that model registries read."""
     metadata: dict[str, Json] = {
         "library_name": "fkd",
         "pipeline_tag": "image-classification",
-        "tags": ["federated-learning", "knowledge-distillation", "fkd-rtm"],
+        "tags": ["federated-learning", *(["knowledge-distillation"] if method == FKD_RTM else []), method],
     }
     if "published" in scores:
         result: dict[str, Json] = {
@@ -126,6 +128,18 @@ def _metadata(run_id: str, scores: Mapping[str, float]) -> str:
         }
         metadata["model-index"] = [{"name": run_id, "results": [result]}]
     return yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+
+
+def _network(model: PublishedModel) -> str:
+    """What the model is made of."""
+    config = model.header.config
+    if isinstance(model, ModelParts):
+        return f"student with hidden layers {config.hidden}, {config.norm} normalisation"
+    return (
+        "a whole ResNet18"
+        if config.model is ModelMode.FULL
+        else f"tensors of {config.method} on the embedding"
+    )
 
 
 def _table(first: str, values: Mapping[str, float], second: str = "accuracy") -> str:

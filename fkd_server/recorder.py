@@ -10,11 +10,10 @@ import structlog
 
 from fkd_common.artifacts import sha256_hex, write_atomically
 from fkd_common.errors import DataError, FkdError
-from fkd_common.model_file import ModelParts, decode_model, encode_model
+from fkd_common.model_file import PublishedModel, decode_published, encode_model
 from fkd_server.chronicle import Chronicle, WrittenModel
-from fkd_server.evaluation import EvaluationJob, Evaluator
-from fkd_server.method.federated_method import Json
-from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.evaluation import Evaluation, EvaluationJob
+from fkd_server.method.federated_method import FederatedMethod, Json
 from fkd_server.model_card import model_card
 from fkd_server.run_folder import MODEL, RunFolder
 from fkd_server.run_state import Event, Position
@@ -30,7 +29,7 @@ class Recorder:
     """Writes what happens; with an evaluator, a round's record waits for its accuracy."""
 
     def __init__(
-        self, run_id: str, folder: RunFolder, method: FkdRtm, store: RunStore, evaluations: Path
+        self, run_id: str, folder: RunFolder, method: FederatedMethod, store: RunStore, evaluations: Path
     ) -> None:
         self.chronicle = Chronicle()
         """For those who look on."""
@@ -42,7 +41,7 @@ class Recorder:
         self._method = method
         self._store = store
         self._evaluations = evaluations
-        self._evaluator: Evaluator | None = None
+        self._evaluator: Evaluation | None = None
         self._watchers: list[Callable[[Event], None]] = []
         self._waiting: dict[int, Mapping[str, Json]] = {}
         self._unwritten: list[Mapping[str, Json]] = []
@@ -58,7 +57,7 @@ class Recorder:
         """Tell another of every event of the run from now on."""
         self._watchers.append(watcher)
 
-    def evaluate_with(self, evaluator: Evaluator) -> None:
+    def evaluate_with(self, evaluator: Evaluation) -> None:
         """Score the global model after every round from now on."""
         self._evaluations.mkdir(parents=True, exist_ok=True)
         self._evaluator = evaluator
@@ -72,16 +71,16 @@ class Recorder:
         done: list[Mapping[str, Json]] = []
         jobs: list[EvaluationJob] = []
         rounds = self._store.rounds()
-        if votes := [record["round"] for record, _ in rounds if "votes" in record["phases"]]:
-            self.chronicle.model = self._model_on_disk(votes[-1])
+        if made := [record["round"] for record, _ in rounds if self._method.publishes(record["phases"])]:
+            self.chronicle.model = self._model_on_disk(made[-1])
         for record, accuracy in rounds:
             self.chronicle.history.add(record, accuracy)
-            round_number, voted = record["round"], "votes" in record["phases"]
+            round_number, published = record["round"], self._method.publishes(record["phases"])
             for phase, summary in record["phases"].items():
                 self._count_seconds(phase, summary["seconds"])
             if _is_as_after(round_number, at):
                 # The process may have ended after the round was closed and before its files were written.
-                self._write_models(round_number, voted=voted, evaluated=accuracy is None)
+                self._write_models(round_number, published=published, evaluated=accuracy is None)
             path = self._evaluated_file(round_number)
             if accuracy is None and self._evaluator is not None and path.exists():
                 self._waiting[round_number] = record
@@ -99,7 +98,7 @@ class Recorder:
         path = self._folder.path / MODEL
         try:
             blob = path.read_bytes()
-            return WrittenModel(sha256_hex(blob), round_number, decode_model(blob).header.published)
+            return WrittenModel(sha256_hex(blob), round_number, decode_published(blob).header.published)
         except FileNotFoundError:
             return None
         except (OSError, DataError) as error:
@@ -143,7 +142,7 @@ class Recorder:
         assert isinstance(round_number, int)
         phases = record["phases"]
         assert isinstance(phases, Mapping)
-        self._write_models(round_number, voted="votes" in phases, evaluated=True)
+        self._write_models(round_number, published=self._method.publishes(phases), evaluated=True)
         path = self._evaluated_file(round_number)
         if self._evaluator is None or not path.exists():
             self._append(record)
@@ -152,14 +151,16 @@ class Recorder:
             self._waiting[round_number] = record
         self._evaluator.submit(EvaluationJob(round_number, path))
 
-    def _write_models(self, round_number: int, *, voted: bool, evaluated: bool) -> None:
+    def _write_models(self, round_number: int, *, published: bool, evaluated: bool) -> None:
         """Write the global model where it is wanted; a disk that refuses costs the files, not the round's record."""
         evaluated = evaluated and self._evaluator is not None
-        if not (voted or evaluated):
+        if not (published or evaluated):
             return
         try:
             model = self._method.model()
-            if voted:  # a run that is stopped later still leaves the model of its last vote
+            if model is None:
+                return
+            if published:  # a run that is stopped later still leaves the last model it published
                 self._put(model, round_number)
             if evaluated:
                 write_atomically(self._evaluated_file(round_number), encode_model(model))
@@ -167,20 +168,21 @@ class Recorder:
             self._log.error("model_not_written", round=round_number, detail=str(error))
 
     def write_model(self, round_number: int) -> None:
-        """Put the global model, as it is after a round, into the run's folder.
+        """Put the global model, as it is after a round, into the run's folder, if the method has one.
 
         Raises:
             OSError: The disk does not take it.
             FkdError: A part of the model is lost.
         """
-        self._put(self._method.model(), round_number)
+        if (model := self._method.model()) is not None:
+            self._put(model, round_number)
 
-    def _put(self, model: ModelParts, round_number: int) -> None:
+    def _put(self, model: PublishedModel, round_number: int) -> None:
         sha256 = self._folder.write_model(model)
         self._write_card(model, sha256, round_number)
         self.chronicle.model = WrittenModel(sha256, round_number, model.header.published)
 
-    def _write_card(self, model: ModelParts, sha256: str, round_number: int, stopped: str = "") -> None:
+    def _write_card(self, model: PublishedModel, sha256: str, round_number: int, stopped: str = "") -> None:
         accuracy = self.accuracies.get(round_number, {})
         self._folder.write_card(model_card(model, sha256, self._run_id, accuracy, round_number, stopped))
 
@@ -192,7 +194,7 @@ class Recorder:
             FkdError: The model's file is damaged.
         """
         if self.model is not None:
-            model = decode_model((self._folder.path / MODEL).read_bytes())
+            model = decode_published((self._folder.path / MODEL).read_bytes())
             self._write_card(model, self.model.sha256, self.model.round, stopped=why)
 
     def _append(self, record: Mapping[str, Json]) -> None:
@@ -212,7 +214,7 @@ class Recorder:
             record = self._waiting.pop(round_number)
         phases = record["phases"]
         assert isinstance(phases, Mapping)
-        if "votes" not in phases and self._method.config.correction:
+        if not self._method.publishes(phases) and self._method.config.correction:
             accuracy = {name: value for name, value in accuracy.items() if name != "published"}
         try:
             self._store.set_accuracy(round_number, accuracy)

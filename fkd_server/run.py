@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from fkd_common.config import RunConfig
+from fkd_common.config import FKD_RTM, RunConfig
 from fkd_common.errors import DataError, FkdError, UsageError
+from fkd_common.exchange_method import Federation
 from fkd_common.logs import log_context
+from fkd_common.method_registry import exchange_method
 from fkd_common.tensors import decode
 from fkd_server.admin import Admin
 from fkd_server.coordinator import Coordinator
-from fkd_server.evaluation import Evaluator
-from fkd_server.method.federated_method import Json
-from fkd_server.method.fkd_rtm import FkdRtm
+from fkd_server.evaluation import Evaluation, Evaluator
+from fkd_server.method.exchange import Exchange, ExchangeRules
+from fkd_server.method.federated_method import FederatedMethod, Json
 from fkd_server.method.secure_fkd_rtm import method_for
 from fkd_server.overview import Overview
 from fkd_server.prepare import Preparation, load_prepared, prepare_in_child
@@ -36,6 +39,23 @@ from fkd_server.service import CoordinatorService, RunIdentity
 from fkd_server.settings import ServerSettings
 from fkd_server.spool import UploadSpool
 from fkd_server.store import RunDescription, RunStore
+from fkd_server.validation import UploadRules
+
+
+class EvaluatorMaker(Protocol):
+    """Makes an evaluation of models on a test shard; see :class:`Evaluator`."""
+
+    def __call__(
+        self,
+        test: Path,
+        extractor: Path,
+        extractor_sha256: str,
+        cache: Path,
+        threads: int,
+        on_result: Callable[[int, dict[str, Json]], None],
+    ) -> Evaluation:
+        """The evaluation, at work."""
+        ...
 
 
 @dataclass
@@ -45,12 +65,12 @@ class Run:
     run_id: str
     config: RunConfig
     folder: RunFolder
-    method: FkdRtm
+    method: FederatedMethod
     coordinator: Coordinator
     service: CoordinatorService
     recorder: Recorder
     store: RunStore
-    evaluator: Evaluator | None
+    evaluator: Evaluation | None
     overview: Overview
     admin: Admin
     started: float
@@ -114,13 +134,19 @@ class Run:
         self.folder.release()
 
 
-def assemble(settings: ServerSettings, cache: Path, preparation: Preparation | None = None) -> Run:
+def assemble(
+    settings: ServerSettings,
+    cache: Path,
+    preparation: Preparation | None = None,
+    evaluator: EvaluatorMaker = Evaluator,
+) -> Run:
     """Prepare and wire up a run, or go on with an unfinished one.
 
     Args:
         settings: What to run.
         cache: Folder of cached embeddings.
         preparation: For other threads, to follow the preparation and to end it.
+        evaluator: Makes what scores models on the test set.
 
     Raises:
         DataError: Extractor, anchors, test set or the run's state cannot be used.
@@ -144,7 +170,7 @@ def assemble(settings: ServerSettings, cache: Path, preparation: Preparation | N
             described = began
             check_same(described, settings)
             put_back_setup(described, store.blobs, settings.prepared, folder.path / "prepared")
-        run = _wire(settings, described, folder, store, cache)
+        run = _wire(settings, described, folder, store, cache, evaluator)
         if began is None:
             store.begin(described, Position(method=run.method.snapshot()))
         folder.write_config(run.config, described.classes)
@@ -190,24 +216,26 @@ def _prepare(
 
 
 def _wire(
-    settings: ServerSettings, began: RunDescription, folder: RunFolder, store: RunStore, cache: Path
+    settings: ServerSettings,
+    began: RunDescription,
+    folder: RunFolder,
+    store: RunStore,
+    cache: Path,
+    make_evaluator: EvaluatorMaker,
 ) -> Run:
     """Connect the parts; nothing runs yet."""
     setup = {began.extractor.sha256: "the extractor", began.anchors.sha256: "the anchors"}
     check_blobs(folder.path, store.blobs, setup)
     config, run_id = settings.run_config(), began.run_id
-    embeddings = decode(store.blobs.read(began.anchors.sha256))["embeddings"]
-    method = method_for(config)(
-        config, began.classes, embeddings, began.extractor.sha256, store.blobs, store.uploads
-    )
+    method, rules = _method_of(config, began, store)
     recorder = Recorder(run_id, folder, method, store, folder.path / "evaluations")
     coordinator = Coordinator(config, method, store, recorder.on_event, time.perf_counter)
     identity = RunIdentity(run_id, began.classes, {"extractor": began.extractor, "anchors": began.anchors})
     spool = UploadSpool(folder.path / "spool", settings.upload_ttl_s)
-    service = CoordinatorService(identity, coordinator, method, store, spool, time.monotonic)
+    service = CoordinatorService(identity, coordinator, method, rules, store, spool, time.monotonic)
     evaluator = None
     if settings.test is not None and not folder.finished:
-        evaluator = Evaluator(
+        evaluator = make_evaluator(
             settings.test,
             store.blobs.path(began.extractor.sha256),
             began.extractor.sha256,
@@ -232,6 +260,37 @@ def _wire(
         Admin(service, overview, files),
         time.monotonic(),
     )
+
+
+def _method_of(
+    config: RunConfig, began: RunDescription, store: RunStore
+) -> tuple[FederatedMethod, UploadRules]:
+    """The server half of the run's method, before round 1, and what its uploads must satisfy.
+
+    Raises:
+        UsageError: The method is not installed here.
+    """
+    anchors = decode(store.blobs.read(began.anchors.sha256))
+    if config.method == FKD_RTM:
+        method = method_for(config)(
+            config,
+            began.classes,
+            anchors["embeddings"],
+            began.extractor.sha256,
+            store.blobs,
+            store.uploads,
+        )
+        return method, UploadRules.of(method)
+    federation = Federation(
+        config,
+        len(began.classes),
+        anchors["images"],
+        anchors["embeddings"],
+        lambda: store.blobs.read(began.extractor.sha256),
+    )
+    made = exchange_method(config)(federation)
+    exchange = Exchange(made, began.classes, began.extractor.sha256, store.blobs, store.uploads)
+    return exchange, ExchangeRules.of_exchange(exchange)
 
 
 def _resume(run: Run) -> None:

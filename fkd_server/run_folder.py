@@ -18,7 +18,7 @@ from fkd_common.artifacts import sha256_hex, write_atomically
 from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.ledger import Ledger
-from fkd_common.model_file import ModelParts, encode_model
+from fkd_common.model_file import PublishedModel, encode_model
 from fkd_server.method.federated_method import Json
 from fkd_server.resume import SUMMARY
 from fkd_server.store import CONFIG, PREVIOUS
@@ -113,7 +113,7 @@ class RunFolder:
         """Bytes by client, round, phase and direction."""
         write_atomically(self.path / "ledger.csv", ledger.to_csv().encode())
 
-    def write_model(self, model: ModelParts) -> str:
+    def write_model(self, model: PublishedModel) -> str:
         """The published model; returns its SHA-256."""
         blob = encode_model(model)
         write_atomically(self.path / MODEL, blob)

@@ -51,6 +51,7 @@ from fkd_server.messages import (
     submit_response,
 )
 from fkd_server.method.federated_method import (
+    FederatedMethod,
     NoUpload,
     SecureUpload,
     TensorUpload,
@@ -58,7 +59,7 @@ from fkd_server.method.federated_method import (
     VoteUpload,
     stored_blob,
 )
-from fkd_server.method.fkd_rtm import PERSONAL_CANDIDATE, FkdRtm
+from fkd_server.method.fkd_rtm import PERSONAL_CANDIDATE
 from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
 from fkd_server.spool import UploadSpool, verified
 from fkd_server.store import RunStore, TakenOverError
@@ -71,12 +72,13 @@ SUBMITS: Mapping[str, Collection[int]] = {
     "SubmitResiduals": (types.PHASE_RESIDUALS,),
     "SubmitMoments": (types.PHASE_MOMENTS,),
     "SubmitSecure": tuple(SECURE_STEPS),
+    "SubmitExchange": (types.PHASE_EXCHANGE,),
     "SubmitVotes": (types.PHASE_VOTES,),
     "FinishTask": (types.PHASE_PERSONAL,),
 }
 """Phases that a submission can answer."""
 
-TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitSecure")
+TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitSecure", "SubmitExchange")
 
 
 SAVE_LEDGER_S = 5.0
@@ -99,7 +101,8 @@ class CoordinatorService:
         self,
         identity: RunIdentity,
         coordinator: Coordinator,
-        method: FkdRtm,
+        method: FederatedMethod,
+        rules: UploadRules,
         store: RunStore,
         spool: UploadSpool,
         clock: Callable[[], float],
@@ -113,7 +116,7 @@ class CoordinatorService:
             coordinator.config.sha256(),
         )
         self._method = method
-        self._rules = UploadRules.of(method)
+        self._rules = rules
         self._store = store
         self._spool = spool
         self._spooling_for: PhaseKey | None = None

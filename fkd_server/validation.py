@@ -18,6 +18,7 @@ from fkd_common.method.student_checks import UPLOAD_ROOM, student_flaw
 from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, check_schema, max_blob_bytes
+from fkd_server.method.federated_method import FederatedMethod
 from fkd_server.method.fkd_rtm import FkdRtm
 
 
@@ -36,11 +37,13 @@ class Background:
     """(m, d) embeddings that a student has to answer for; without them it answers for one zero."""
 
     @classmethod
-    def of(cls, method: FkdRtm, round_number: int, phase: int, client: str, num_samples: int) -> Background:
+    def of(
+        cls, method: FederatedMethod, round_number: int, phase: int, client: str, num_samples: int
+    ) -> Background:
         """What a method knows of a client while a phase is open."""
         if phase == types.PHASE_STUDENT:
             return cls(round_number, num_samples, anchors=method.anchor_embeddings)
-        if phase != types.PHASE_MOMENTS:
+        if phase != types.PHASE_MOMENTS or not isinstance(method, FkdRtm):
             return cls(round_number, num_samples)
         return cls(round_number, num_samples, method.embedding_block(client), method.output_layer())
 

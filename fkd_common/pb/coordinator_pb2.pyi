@@ -205,6 +205,18 @@ class SubmitSecureRequest(_message.Message):
     upload: _types_pb2.Upload
     def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., upload: _Optional[_Union[_types_pb2.Upload, _Mapping]] = ...) -> None: ...
 
+class SubmitExchangeRequest(_message.Message):
+    __slots__ = ("session", "key", "upload", "num_samples")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    key: _types_pb2.TaskKey
+    upload: _types_pb2.Upload
+    num_samples: int
+    def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., upload: _Optional[_Union[_types_pb2.Upload, _Mapping]] = ..., num_samples: _Optional[int] = ...) -> None: ...
+
 class SubmitVotesRequest(_message.Message):
     __slots__ = ("session", "key", "votes", "num_validation")
     SESSION_FIELD_NUMBER: _ClassVar[int]

@@ -21,6 +21,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_MOMENTS_KEYS: _ClassVar[Phase]
     PHASE_MOMENTS_SHARES: _ClassVar[Phase]
     PHASE_MOMENTS_UNMASK: _ClassVar[Phase]
+    PHASE_EXCHANGE: _ClassVar[Phase]
 PHASE_UNSPECIFIED: Phase
 PHASE_SETUP: Phase
 PHASE_CONTROL: Phase
@@ -35,6 +36,7 @@ PHASE_STUDENT_UNMASK: Phase
 PHASE_MOMENTS_KEYS: Phase
 PHASE_MOMENTS_SHARES: Phase
 PHASE_MOMENTS_UNMASK: Phase
+PHASE_EXCHANGE: Phase
 
 class TaskKey(_message.Message):
     __slots__ = ("run_id", "round", "phase")

@@ -6,14 +6,19 @@ uploads into artifacts. The coordinator owns cohorts, deadlines and quorums and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact
+from fkd_common.config import RunConfig
+from fkd_common.method.student_layout import TensorSpec
+from fkd_common.model_file import ExchangeModel, ModelParts
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -104,6 +109,13 @@ UPLOAD_KINDS: Mapping[str, TypeAdapter[Any]] = {
 class FederatedMethod(Protocol):
     """The server half of a federated method."""
 
+    config: RunConfig
+    classes: tuple[str, ...]
+    """Class names in global order."""
+    embedding_dim: int
+    anchor_embeddings: NDArray[np.float32]
+    """(m, d)"""
+
     def phases(self, round_number: int) -> tuple[PhasePlan, ...]:
         """The phases of a round, in order; round 0 may have none."""
 
@@ -115,6 +127,15 @@ class FederatedMethod(Protocol):
 
     def task(self, phase: int, client: str) -> TaskContent:
         """What a participant needs for its task."""
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """What clients may fetch besides their tasks' inputs."""
+
+    def candidates(self) -> list[str]:
+        """What a vote compares; empty where nothing is voted on."""
+
+    def secure_schema(self, phase: int, client: str) -> Mapping[str, TensorSpec] | None:
+        """Names, shapes and dtypes of a client's answer to a step of a secure sum; None if the phase is none."""
 
     def can_count(self, phase: int, upload: UploadContent) -> bool:
         """Whether an accepted upload can enter the phase's result: not one over no samples, for example."""
@@ -128,6 +149,12 @@ class FederatedMethod(Protocol):
         Raises:
             ValueError: The uploads have no aggregate (for example, all weights are zero).
         """
+
+    def publishes(self, phases: Collection[str]) -> bool:
+        """Whether a round with these phases ends with a model to publish."""
+
+    def model(self) -> ModelParts | ExchangeModel | None:
+        """The current global model; None where the method has none."""
 
     def snapshot(self) -> dict[str, Json]:
         """All that later phases depend on, as JSON: artifacts by their hashes."""

@@ -7,7 +7,7 @@ The arithmetic itself is in ``fkd_common.method``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -214,7 +214,11 @@ class FkdRtm:
             return self._solve_moments(tensors)
         if phase == types.PHASE_VOTES:
             return self._count_votes({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
-        return _personal_scores({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
+        return personal_scores({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
+
+    def publishes(self, phases: Collection[str]) -> bool:
+        """See :meth:`FederatedMethod.publishes`: what a vote has decided."""
+        return "votes" in phases
 
     def snapshot(self) -> dict[str, Json]:
         """See :meth:`FederatedMethod.snapshot`."""
@@ -375,7 +379,7 @@ class FkdRtm:
         return ModelParts(header, student, Standardiser.of(self.anchor_embeddings), anchors, solution)
 
 
-def _personal_scores(uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
+def personal_scores(uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
     """How good personal models are at their own sites' held-out samples, all sites together."""
     total = sum(upload.num_validation for upload in uploads.values())
     if total == 0:

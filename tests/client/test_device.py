@@ -8,7 +8,7 @@ import torch
 
 from fkd_client.cli import choose_device, main
 from fkd_client.embedding import block_inputs_cached, embed
-from fkd_client.pipeline import Pipeline
+from fkd_client.site import Site
 from fkd_client.tasks import TaskRunner
 from fkd_common.config import FinetuneScope
 from fkd_common.errors import DataError, ExitCode, FkdError, UsageError
@@ -100,21 +100,15 @@ def test_a_task_for_which_memory_does_not_suffice_is_reported_and_the_client_goe
 
 @pytest.mark.scenario(35)
 def test_an_extractor_that_gives_other_embeddings_is_refused_before_training(
-    config, extractor, pictures, seen
+    extractor, pictures, seen, tmp_path
 ):
     """Scenario 35: a silent difference would poison residuals and moments of everybody."""
     anchors = embed(extractor, pictures.images)
 
     def site(embeddings):
-        return SimpleNamespace(
-            name="s",
-            extractor=extractor,
-            device="cpu",
-            anchor_images=pictures.images,
-            anchor_embeddings=embeddings,
-        )
+        return Site("s", pictures, extractor, "", pictures.images, embeddings, 2, tmp_path, "cpu", 1)
 
-    Pipeline(site(anchors), config)._check_extractor()
+    site(anchors).check_extractor()
     with pytest.raises(DataError, match="differ from the coordinator's by") as refused:
-        Pipeline(site(anchors * np.float32(1.1)), config)._check_extractor()
+        site(anchors * np.float32(1.1)).check_extractor()
     seen(f"client: exit {refused.value.exit_code:d} before training")

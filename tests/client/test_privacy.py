@@ -10,8 +10,9 @@ import pytest
 
 from fkd_client.embedding import embed
 from fkd_client.extractor import Extractor
-from fkd_client.pipeline import Pipeline, Site
+from fkd_client.pipeline import Pipeline
 from fkd_client.privacy import RELEASES_FILE, ReleaseLog
+from fkd_client.site import Site
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.moment_checks import OutputLayer

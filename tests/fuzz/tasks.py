@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 
-from fkd_client.pipeline import Pipeline, Site
+from fkd_client.pipeline import Pipeline
 from fkd_client.session import Session
+from fkd_client.site import Site
 from fkd_client.tasks import TaskRunner
 from fkd_client.teacher import train_teacher
 from fkd_client.transfer import Transfer

@@ -116,7 +116,9 @@ def tiny_run(
         coordinator.resume(at, store.clients(), waiting, clock.now)
     identity = RunIdentity("run-1", classes, {"extractor": began.extractor})
     spool = UploadSpool(folder / "spool")
-    service = CoordinatorService(identity, coordinator, method, store, spool, clock)
+    service = CoordinatorService(
+        identity, coordinator, method, UploadRules.of(method), store, spool, clock
+    )
     overview = Overview(service, chronicle, store, method.embedding_dim)
     files = PublishedFiles(folder / "model.safetensors", chronicle, began.extractor, store.blobs)
     return TinyRun(

@@ -1,0 +1,242 @@
+"""The client half of every method that is one exchange a round: fetch groups, compute, upload, remember.
+
+The arithmetic is the method's own (:class:`fkd_common.exchange_method.ExchangeMethod`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fkd_client.part import PartPlace
+from fkd_client.progress import Progress
+from fkd_client.report import Report
+from fkd_client.site import Site
+from fkd_client.split import split_train_val
+from fkd_client.transfer import TensorMessage
+from fkd_common import exchange_method as exchange
+from fkd_common.artifacts import write_atomically
+from fkd_common.errors import DamagedFileError, DataError, FkdError
+from fkd_common.method.metrics import accuracy, matched_accuracy
+from fkd_common.method_registry import exchange_method
+from fkd_common.model_file import ExchangeHeader, ExchangeModel, encode_model
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
+from fkd_common.tensors import Tensors, decode, encode
+from fkd_common.tracing import part_span
+from fkd_shards.shard import Shard
+
+PERSONAL_FILE = "personal.safetensors"
+MEMORY_FILE = "memory.safetensors"
+_SEPARATOR = "|"
+
+
+class ExchangePart:
+    """A site's part in a run of such a method."""
+
+    def __init__(self, site: Site, place: PartPlace, extractor: bytes) -> None:
+        """Nothing is computed yet.
+
+        Args:
+            site: What the site brings.
+            place: Where it takes part.
+            extractor: The extractor's artifact.
+
+        Raises:
+            UsageError: The run's method is not installed here.
+        """
+        config = place.run.config
+        federation = exchange.Federation(
+            config, site.num_classes, site.anchor_images, site.anchor_embeddings, lambda: extractor
+        )
+        self.method = exchange_method(config)(federation)
+        self.folder = place.folder
+        self.personal_round = 0
+        self._personal: Tensors | None = None
+        self._received: exchange.State = {}
+        self._seconds: dict[str, float] = {}
+        self._brings = site
+        self._place = place
+
+    def prepare(self) -> Mapping[str, Any]:
+        """Embeddings or images, the split, and what the site remembers from before a restart."""
+        brings, config = self._brings, self._place.run.config
+        labels = brings.labels()
+        with self._timed("embed"):
+            brings.check_extractor()
+            inputs = self._inputs(brings.shard, self._place.progress)
+        seed = brings.seed(config)
+        train, val = split_train_val(labels, config.val_fraction, seed)
+        self.site = exchange.Site(
+            brings.name,
+            exchange.Labelled(inputs[train], labels[train]),
+            exchange.Labelled(inputs[val], labels[val]),
+            seed,
+            brings.device,
+            brings.threads,
+            self._remembered(),
+            self._place.progress,
+        )
+        classes = int(np.count_nonzero(self.site.class_counts(brings.num_classes)))
+        return {"samples": len(train), "validation": len(val), "classes": classes}
+
+    def run(self, task: pb.Task) -> None:
+        """See :class:`fkd_client.part.Part`."""
+        handlers = {types.PHASE_EXCHANGE: self._exchange, types.PHASE_PERSONAL: self._personalise}
+        handler = handlers.get(task.key.phase)
+        if handler is None:
+            raise DataError(
+                f"the coordinator asks for phase {task.key.phase}, which {self._place.run.config.method} does not "
+                "have: install the same fkd release"
+            )
+        received = {
+            reference.name: decode(self._place.transfer.fetch(reference, task.key))
+            for reference in task.inputs
+        }
+        try:
+            handler(task, received)
+        except torch.OutOfMemoryError as error:
+            raise FkdError(
+                "the device ran out of memory in this task: free it, or use --device cpu",
+                reason="OUT_OF_MEMORY",
+            ) from error
+        except (KeyError, ValueError, IndexError, RuntimeError) as error:
+            came = ", ".join(received) or "nothing"
+            raise DataError(
+                f"{self.method.title} cannot compute with what the coordinator sent ({came}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _exchange(self, task: pb.Task, received: exchange.State) -> None:
+        with part_span("train"), self._timed("local"):
+            tensors = self.method.local_update(self.site, received, task.key.round)
+        request = pb.SubmitExchangeRequest(key=task.key, num_samples=len(self.site.train))
+        self._place.transfer.submit(TensorMessage("SubmitExchange", request, tensors))
+        self._remember()
+
+    def _personalise(self, task: pb.Task, received: exchange.State) -> None:
+        with self._timed("personal"):
+            self._personal = self.method.personal_model(self.site, received)
+        self._received, self.personal_round = received, task.key.round
+        with contextlib.suppress(OSError):  # written again when the run is over
+            self._keep(self._personal)
+        request, val = pb.FinishTaskRequest(key=task.key), self.site.val
+        if self._place.run.config.report_personal and len(val):
+            scores = self.method.scores(self._personal, val.inputs, self.site.device)
+            request.personal_correct = round(accuracy(scores, val.labels) * len(val))
+            request.num_validation = len(val)
+        self._place.session.call("FinishTask", request, pb.SubmitResponse, key=task.key)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def conclude(self, test: Shard | None, progress: Progress) -> Report:
+        """See :class:`fkd_client.part.Part`."""
+        tested: dict[str, dict[str, float]] = {}
+        validation: dict[str, float] = {}
+        if self._personal is not None:
+            self._keep(self._personal)
+            with self._timed("assess"):
+                validation = {"personal": self._accuracy_on(self.site.val)}
+                if test is not None:
+                    tested = {"personal": self._assess(test, progress)}
+        ledger, site = self._place.session.ledger, self.site
+        return {
+            "run_id": self._place.run.run_id,
+            "client": site.name,
+            "samples": {"train": len(site.train), "validation": len(site.val)},
+            "class_counts": site.class_counts(self.method.num_classes).tolist(),
+            "bad_images": [str(bad) for bad in self._brings.shard.bad],
+            "teacher": None,
+            "personal": {
+                "chosen": "personal" if self._personal is not None else None,
+                "validation_accuracy": validation,
+                "test_accuracy": tested,
+            },
+            "privacy": None,
+            "seconds": {phase: round(seconds, 3) for phase, seconds in self._seconds.items()},
+            "bytes": {
+                "total": asdict(ledger.total()),
+                "by_phase": {phase: asdict(count) for phase, count in ledger.by_phase().items()},
+            },
+        }
+
+    def _accuracy_on(self, part: exchange.Labelled) -> float:
+        assert self._personal is not None
+        if not len(part):
+            return float("nan")
+        return accuracy(self.method.scores(self._personal, part.inputs, self.site.device), part.labels)
+
+    def _assess(self, test: Shard, progress: Progress) -> dict[str, float]:
+        """Accuracy on a test shard, whole ("full") and re-weighted by this site's label shares ("matched")."""
+        if test.labels is None:
+            raise DataError(f"test shard {test.name} has no labels")
+        assert self._personal is not None
+        scores = self.method.scores(self._personal, self._inputs(test, progress), self.site.device)
+        counts = self.site.class_counts(self.method.num_classes)
+        return {
+            "full": accuracy(scores, test.labels),
+            "matched": matched_accuracy(scores, test.labels, counts / max(1, counts.sum())),
+        }
+
+    def _inputs(self, shard: Shard, progress: Progress) -> NDArray[Any]:
+        return shard.images if self.method.federation.full else self._brings.embed(shard, progress)
+
+    def _keep(self, tensors: Tensors) -> None:
+        run = self._place.run
+        header = ExchangeHeader(
+            classes=run.classes, config=run.config, extractor_sha256=run.artifacts["extractor"].sha256.hex()
+        )
+        self._own_folder()
+        write_atomically(self.folder / PERSONAL_FILE, encode_model(ExchangeModel(header, tensors)))
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def _remember(self) -> None:
+        """Keep what the method remembers, where it remembers anything, so that a restart does not lose it."""
+        if not self.site.memory:
+            return
+        flat = {
+            f"{group}{_SEPARATOR}{name}": array
+            for group, tensors in self.site.memory.items()
+            for name, array in tensors.items()
+        }
+        self._own_folder()
+        try:
+            write_atomically(self.folder / MEMORY_FILE, encode(flat))
+        except OSError as error:
+            raise FkdError(
+                f"{self.folder / MEMORY_FILE} cannot be written: {error.strerror or error}", reason="STORAGE"
+            ) from error
+
+    def _remembered(self) -> dict[str, Tensors]:
+        memory: dict[str, Tensors] = {}
+        try:
+            flat = decode((self.folder / MEMORY_FILE).read_bytes())
+        except FileNotFoundError:
+            return memory
+        except (OSError, FkdError) as error:
+            raise DamagedFileError(
+                f"{self.folder / MEMORY_FILE} is damaged ({error}): remove it to start this site's own model anew"
+            ) from error
+        for key, array in flat.items():
+            group, _, name = key.partition(_SEPARATOR)
+            memory.setdefault(group, {})[name] = array
+        return memory
+
+    def _own_folder(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start

@@ -1,0 +1,256 @@
+"""The server half of every method that is one exchange a round: state as blobs, uploads read one by one.
+
+The arithmetic is the method's own (:class:`fkd_common.exchange_method.ExchangeMethod`); here its state is kept, served
+and restored, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from fkd_common.artifacts import Artifact, BlobStore
+from fkd_common.config import RunConfig
+from fkd_common.errors import InvalidUploadError
+from fkd_common.exchange_method import ExchangeMethod, Layout
+from fkd_common.method.residuals import Standardiser
+from fkd_common.method.student_layout import TensorSpec
+from fkd_common.model_file import ExchangeHeader, ExchangeModel, ModelHeader, ModelParts
+from fkd_common.pb import types_pb2 as types
+from fkd_common.tensors import Tensors, check_schema, decode, encode
+from fkd_server.method.federated_method import (
+    BelowQuorum,
+    Json,
+    Participants,
+    PhasePlan,
+    TaskContent,
+    TensorUpload,
+    UploadContent,
+    VoteUpload,
+)
+from fkd_server.method.fkd_rtm import personal_scores
+from fkd_server.validation import Background, UploadRules
+
+
+@dataclass(frozen=True)
+class ExchangeState:
+    """Where a method stands: its groups as artifacts, never the tensors themselves."""
+
+    groups: Mapping[str, Artifact]
+    rounds_done: int = 0
+    retired: tuple[Artifact, ...] = ()
+    """Groups that the last round replaced: a slow client may still be reading them."""
+
+
+_STATE = TypeAdapter(ExchangeState)
+
+
+class Exchange:
+    """Turns a method's uploads into its next state; see :class:`FederatedMethod`."""
+
+    def __init__(
+        self,
+        method: ExchangeMethod,
+        classes: tuple[str, ...],
+        extractor_sha256: str,
+        blobs: BlobStore,
+        uploads: BlobStore,
+    ) -> None:
+        """Start from the method's first state.
+
+        Args:
+            method: Whose arithmetic it is.
+            classes: Class names in global order.
+            extractor_sha256: Hash of the run's extractor.
+            blobs: Where groups are kept and served from.
+            uploads: Where validated uploads wait.
+        """
+        self.method = method
+        self.config: RunConfig = method.config
+        self.classes = classes
+        self.extractor_sha256 = extractor_sha256
+        self.anchor_embeddings: NDArray[np.float32] = method.federation.anchor_embeddings
+        self.embedding_dim = method.federation.embedding_dim
+        self._blobs = blobs
+        self._uploads = uploads
+        start = {name: blobs.put(encode(tensors)) for name, tensors in method.start().items()}
+        self.state = ExchangeState(start)
+
+    # -- what a round consists of -----------------------------------------------------------------
+
+    def phases(self, round_number: int) -> tuple[PhasePlan, ...]:
+        """One exchange, then personal models when due."""
+        if round_number == 0:
+            return ()
+        who = Participants.EVERYONE if self.method.everyone(round_number) else Participants.COHORT
+        plans = [PhasePlan(types.PHASE_EXCHANGE, who, BelowQuorum.FOLLOW_POLICY)]
+        if self.config.is_personal_round(round_number):
+            plans.append(
+                PhasePlan(types.PHASE_PERSONAL, Participants.EVERYONE, BelowQuorum.SKIP, needs_quorum=False)
+            )
+        return tuple(plans)
+
+    def chosen(self, phase: int) -> tuple[str, ...]:
+        """Nobody is chosen one by one."""
+        return ()
+
+    def needed(self, phase: int) -> int:
+        """The quorum alone decides."""
+        return 0
+
+    def candidates(self) -> list[str]:
+        """Nothing is voted on."""
+        return []
+
+    def secure_schema(self, phase: int, client: str) -> Mapping[str, TensorSpec] | None:
+        """No phase is a secure sum."""
+        return None
+
+    def task(self, phase: int, client: str) -> TaskContent:
+        """The groups that the method sends this client."""
+        names = self.method.broadcast(self.state.rounds_done + 1, client)
+        return TaskContent({name: self.state.groups[name] for name in names if name in self.state.groups})
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """Nothing beyond a client's own task: groups may be meant for one client alone."""
+        return {}
+
+    def upload_layout(self, num_samples: int) -> Layout:
+        """What the open round takes from a client of n_k samples."""
+        return self.method.upload_layout(self.state.rounds_done + 1, num_samples)
+
+    # -- closing rounds ---------------------------------------------------------------------------
+
+    def can_count(self, phase: int, upload: UploadContent) -> bool:
+        """An upload over no samples has no weight."""
+        if isinstance(upload, VoteUpload):
+            return upload.num_validation > 0
+        return not isinstance(upload, TensorUpload) or upload.num_samples > 0
+
+    def close(self, phase: int, uploads: Mapping[str, UploadContent]) -> dict[str, Json]:
+        """Fold a round's uploads into the state."""
+        if phase == types.PHASE_PERSONAL:
+            return personal_scores({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
+        stored = [
+            _StoredUpload(name, upload.num_samples, upload.artifact, self._uploads)
+            for name, upload in uploads.items()
+            if isinstance(upload, TensorUpload)
+        ]
+        result = self.method.aggregate(
+            _Groups(self.state.groups, self._blobs), stored, self.state.rounds_done + 1
+        )
+        groups = dict(self.state.groups)
+        for name, tensors in result.groups.items():
+            if tensors:
+                groups[name] = self._blobs.put(encode(tensors))
+            else:
+                groups.pop(name, None)
+        kept = {artifact.sha256 for artifact in groups.values()}
+        retired = tuple(old for old in self.state.groups.values() if old.sha256 not in kept)
+        self.state = ExchangeState(groups, self.state.rounds_done + 1, retired)
+        return {"samples": {upload.client: upload.num_samples for upload in stored}, **result.record}
+
+    def publishes(self, phases: Collection[str]) -> bool:
+        """Every exchange ends with a model, where the method has one."""
+        return "exchange" in phases
+
+    def snapshot(self) -> dict[str, Json]:
+        """See :meth:`FederatedMethod.snapshot`."""
+        values: dict[str, Json] = _STATE.dump_python(self.state, mode="json")
+        return values
+
+    def restore(self, snapshot: Mapping[str, Json]) -> None:
+        """See :meth:`FederatedMethod.restore`."""
+        state = _STATE.validate_python(snapshot)
+        retired = tuple(artifact for artifact in state.retired if self._blobs.has(artifact.sha256))
+        self.state = replace(state, retired=retired)
+
+    def in_use(self) -> set[str]:
+        """See :meth:`FederatedMethod.in_use`."""
+        return {artifact.sha256 for artifact in (*self.state.groups.values(), *self.state.retired)}
+
+    # -- the result -------------------------------------------------------------------------------
+
+    def model(self) -> ModelParts | ExchangeModel | None:
+        """The current global model: a student where it is one, so that everything that takes students takes it."""
+        tensors = self.method.global_model(_Groups(self.state.groups, self._blobs))
+        if tensors is None:
+            return None
+        if not self.method.model_is_student:
+            header = ExchangeHeader(
+                classes=self.classes, config=self.config, extractor_sha256=self.extractor_sha256
+            )
+            return ExchangeModel(header, tensors)
+        student_header = ModelHeader(
+            classes=self.classes,
+            published="student",
+            config=self.config,
+            moment_lambda=0.0,
+            anchor_lambda=0.0,
+            anchor_loo_r2=0.0,
+            extractor_sha256=self.extractor_sha256,
+        )
+        return ModelParts(student_header, tensors, Standardiser.of(self.anchor_embeddings), None, None)
+
+
+@dataclass(frozen=True)
+class ExchangeRules(UploadRules):
+    """What an upload must satisfy: the layout its method asks for, finite values, and the method's own check."""
+
+    method: Exchange
+
+    @classmethod
+    def of_exchange(cls, method: Exchange) -> ExchangeRules:
+        """Rules of a method's uploads."""
+        anchors, d = method.anchor_embeddings.shape
+        return cls(method.config, len(method.classes), int(anchors), int(d), 0, method)
+
+    def schema(self, phase: int, *, block_known: bool) -> Mapping[str, TensorSpec]:
+        """The largest that the open round takes."""
+        return self._schema(phase, self.config.max_samples)
+
+    def check_tensors(self, phase: int, tensors: Tensors, known: Background) -> None:
+        """Names, shapes, dtypes, finiteness, and what the method knows to be impossible."""
+        check_schema(tensors, self._schema(phase, known.num_samples))
+        flaw = self.method.method.flaw(tensors)
+        if flaw is not None:
+            raise InvalidUploadError(f"no training produces this upload: {flaw}", reason="OUT_OF_RANGE")
+
+    def _schema(self, phase: int, num_samples: int) -> Mapping[str, TensorSpec]:
+        if phase != types.PHASE_EXCHANGE:
+            raise InvalidUploadError("this phase takes no tensors", reason="WRONG_PHASE")
+        return self.method.upload_layout(num_samples)
+
+
+@dataclass(frozen=True)
+class _StoredUpload:
+    """An upload that is read from disk when it is asked for."""
+
+    client: str
+    num_samples: int
+    artifact: Artifact
+    store: BlobStore
+
+    def tensors(self) -> Tensors:
+        return decode(self.store.read(self.artifact.sha256))
+
+
+class _Groups(Mapping[str, Tensors]):
+    """A state's groups, each read from disk when it is asked for."""
+
+    def __init__(self, artifacts: Mapping[str, Artifact], blobs: BlobStore) -> None:
+        self._artifacts = artifacts
+        self._blobs = blobs
+
+    def __getitem__(self, name: str) -> Tensors:
+        return decode(self._blobs.read(self._artifacts[name].sha256))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._artifacts)
+
+    def __len__(self) -> int:
+        return len(self._artifacts)
