@@ -1,0 +1,131 @@
+"""A method played through in memory, without coordinator or network: what tests of one method need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fkd_common.config import RunConfig
+from fkd_common.exchange_method import Aggregate, ExchangeMethod, Federation, Labelled, Record, Site, State
+from fkd_common.method.metrics import accuracy
+from fkd_common.method.student_layout import payload_bytes
+from fkd_common.tensors import Tensors, check_schema
+
+SMALL = {"hidden": (16, 8, 8), "dropout": (0.1, 0.0, 0.0), "batch_size": 16, "local_steps": 20, "lr": 5e-3}
+"""A student that learns the synthetic problem in a few rounds of a few milliseconds."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """An upload at hand."""
+
+    client: str
+    num_samples: int
+    held: Tensors
+
+    def tensors(self) -> Tensors:
+        return self.held
+
+
+@dataclass
+class Rehearsal:
+    """Rounds of one method over some sites; counts payload bytes like the ledger."""
+
+    method: ExchangeMethod
+    sites: list[Site]
+    state: dict[str, Tensors] = field(init=False)
+    records: list[Record] = field(default_factory=list)
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.state = dict(self.method.start())
+
+    def received(self, round_number: int, client: str) -> State:
+        names = self.method.broadcast(round_number, client)
+        return {name: self.state[name] for name in names if name in self.state}
+
+    def round(self, number: int, absent: tuple[str, ...] = ()) -> Aggregate:
+        uploads = []
+        for site in sorted(self.sites, key=lambda site: site.name):
+            if site.name in absent:
+                continue
+            received = self.received(number, site.name)
+            n_k = len(site.train)
+            tensors = self.method.local_update(site, received, number)
+            layout = self.method.upload_layout(number, n_k)
+            check_schema(tensors, dict(layout))
+            assert self.method.flaw(tensors) is None
+            uploads.append(Held(site.name, n_k, tensors))
+            self.up[site.name] = self.up.get(site.name, 0) + payload_bytes(layout)
+            got = sum(array.nbytes for group in received.values() for array in group.values())
+            self.down[site.name] = self.down.get(site.name, 0) + got
+        result = self.method.aggregate(self.state, uploads, number)
+        for name, tensors in result.groups.items():
+            if tensors:
+                self.state[name] = tensors
+            else:
+                self.state.pop(name, None)
+        self.records.append(result.record)
+        return result
+
+    def run(self, rounds: int) -> Rehearsal:
+        for number in range(1, rounds + 1):
+            self.round(number)
+        return self
+
+    def global_accuracy(self, test: Labelled) -> float:
+        model = self.method.global_model(self.state)
+        assert model is not None
+        return accuracy(self.method.scores(model, test.inputs), test.labels)
+
+    def personal_accuracy(self, test: Labelled) -> float:
+        """Mean over sites of their own models on one test set."""
+        found = []
+        for site in self.sites:
+            model = self.method.personal_model(site, self.received(self.method.config.rounds + 1, site.name))
+            found.append(accuracy(self.method.scores(model, test.inputs), test.labels))
+        return float(np.mean(found))
+
+
+def clusters(n: int, d: int, num_classes: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Gaussian clusters, one per class, the same centres for every seed."""
+    centres = np.random.default_rng(12345).normal(0, 1.5, (num_classes, d))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, num_classes, n)
+    return (centres[labels] + rng.normal(0, 1, (n, d))).astype(np.float32), labels.astype(np.int64)
+
+
+def federation(*, d: int = 12, num_classes: int = 4, anchors: int = 60, **keys: Any) -> Federation:
+    """A run on synthetic embeddings."""
+    config = RunConfig(**{**SMALL, "rounds": 3, **keys})
+    public, _ = clusters(anchors, d, num_classes, 99)
+
+    def extractor() -> bytes:
+        raise AssertionError("no extractor in head mode")
+
+    return Federation(config, num_classes, np.zeros((anchors, 2, 2, 3), np.uint8), public, extractor)
+
+
+def sites(of: Federation, *, count: int = 3, n: int = 120, skewed: bool = True) -> list[Site]:
+    """Sites with synthetic data; skewed ones lack one class each and have unequal sizes."""
+    made = []
+    for k in range(count):
+        h, y = clusters(n + 20 * k, of.embedding_dim, of.num_classes, k)
+        if skewed:
+            keep = y != k % of.num_classes
+            h, y = h[keep], y[keep]
+        cut = len(y) // 5
+        made.append(Site(f"site{k}", Labelled(h[cut:], y[cut:]), Labelled(h[:cut], y[:cut]), seed=k))
+    return made
+
+
+def test_set(of: Federation, n: int = 400) -> Labelled:
+    h, y = clusters(n, of.embedding_dim, of.num_classes, 4242)
+    return Labelled(h, y)
+
+
+test_set.__test__ = False  # type: ignore[attr-defined]  # a helper, not a test
