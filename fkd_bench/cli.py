@@ -17,6 +17,8 @@ _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--tra
        fkd-bench privacy --noise-multiplier S [--rounds R] [--residual-every N] ...
 
 run        a whole federation on this machine: accuracy, bytes, seconds (fkd-bench run --help)
+compare    many methods on many divisions of the data: tables, plots, a report (fkd-bench compare --help)
+reproduce  one cell of a committed result again, and whether it comes out the same
 embedding  embedding throughput against a bare forward loop, measured side by side
 hostile    what hostile clients do to every model under every aggregation (fkd-bench hostile --help)
 privacy    the epsilon of a run with noise, before it is run
@@ -37,7 +39,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    commands = {"run": _run, "embedding": _embedding, "hostile": _hostile, "privacy": _privacy}
+    commands = {
+        "run": _run,
+        "compare": _compare,
+        "reproduce": _reproduce,
+        "embedding": _embedding,
+        "hostile": _hostile,
+        "privacy": _privacy,
+    }
     command = commands.get(arguments[0])
     if command is None:
         raise UsageError(f"unknown command {arguments[0]!r}: expected {', '.join(commands)}")
@@ -73,6 +82,18 @@ def _run(arguments: list[str]) -> int:
     elif len(results) > 1:
         print_summary(summary)
     return ExitCode.OK
+
+
+def _compare(arguments: list[str]) -> int:
+    from fkd_bench.compare.cli import compare
+
+    return compare(arguments)
+
+
+def _reproduce(arguments: list[str]) -> int:
+    from fkd_bench.compare.reproduce import reproduce
+
+    return reproduce(arguments)
 
 
 def _hostile(arguments: list[str]) -> int:

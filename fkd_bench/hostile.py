@@ -34,7 +34,14 @@ from fkd_common.errors import InvalidUploadError
 from fkd_common.method.metrics import accuracy
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
-from fkd_server.method.federated_method import TaskContent, TensorUpload, UploadContent, VoteUpload
+from fkd_server.method.federated_method import (
+    Participants,
+    PhasePlan,
+    TaskContent,
+    TensorUpload,
+    UploadContent,
+    VoteUpload,
+)
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.prepare import PreparedRun, load_prepared, prepare
 from fkd_server.validation import Background, UploadRules
@@ -189,9 +196,9 @@ def run_cell(world: World, cell: Cell) -> Outcome:
     config = world.federation.config.model_copy(update={"aggregation": cell.aggregation})
     with tempfile.TemporaryDirectory(dir=world.federation.folder) as folder:
         federation = _Federation(world, cell, config, Path(folder))
-        for round_number in range(config.rounds + 1):
+        for round_number in range(1, config.rounds + 1):
             for plan in federation.method.phases(round_number):
-                federation.phase(round_number, plan.phase)
+                federation.phase(round_number, plan)
         return federation.outcome()
 
 
@@ -210,18 +217,19 @@ class _Federation:
         self._clients = world.clients(cell)
         self._refused = self._excluded = 0
 
-    def phase(self, round_number: int, phase: int) -> None:
-        """Ask everybody, validate, aggregate."""
+    def phase(self, round_number: int, plan: PhasePlan) -> None:
+        """Ask everybody, or whom the method chooses; validate, aggregate."""
         uploads: dict[str, UploadContent] = {}
-        for name in self._clients:
+        chosen = plan.participants is Participants.CHOSEN
+        for name in self.method.chosen(plan.phase) if chosen else self._clients:
             try:
-                uploads[name] = self._upload(name, round_number, phase)
+                uploads[name] = self._upload(name, round_number, plan.phase)
             except InvalidUploadError as error:
                 if self._clients[name][1] is None:
                     raise
                 self._refused += 1
                 self._world.narrator.say(f"refused {name}: {error}", style="dim")
-        record = self.method.close(phase, uploads)
+        record = self.method.close(plan.phase, uploads)
         for touched in (record.get("excluded"), record.get("clipped")):
             self._excluded += len(touched) if isinstance(touched, dict) else 0
         for upload in uploads.values():
@@ -239,8 +247,11 @@ class _Federation:
             tensors = dict(pipeline.student(student, round_number))
         elif phase == types.PHASE_RESIDUALS:
             tensors = {"residuals": pipeline.residuals(student)}
-        else:
+        elif phase == types.PHASE_MOMENTS:
             tensors = dict(pipeline.moments(student, block_known=task.embedding_block_known))
+        else:
+            solution, which = self._input(task, "solution")["V"], self._config.moment_features
+            tensors = dict(pipeline.gradient(student, solution, which))
         claim = Claim(tensors, pipeline.num_samples, pipeline.teacher.reliability)
         if attack is not None:
             claim = tampered(attack, phase, claim, student, self._config)
@@ -252,7 +263,11 @@ class _Federation:
     def _candidates(self, pipeline: Pipeline, task: TaskContent) -> dict[str, GlobalModel]:
         fused = self._input(task, "fused_residuals").get("fused_residuals")
         solved = self._input(task, "moment_correction")
-        solutions: list[NDArray[np.float32]] = [solved[f"V.{i}"] for i in range(len(solved))]
+        solutions: dict[str, NDArray[np.float32]] = {
+            f"moments.{i}": solved[f"V.{i}"] for i in range(len(solved))
+        }
+        if refined := self._input(task, "refined_moments"):
+            solutions["moments.refined"] = refined["V"]
         return pipeline.candidate_models(self._input(task, "student"), fused, task.anchor_lambda, solutions)
 
     def _input(self, task: TaskContent, name: str) -> Tensors:

@@ -29,7 +29,10 @@ _CHUNK = 8192
 
 GLOBAL = "global"
 CANDIDATES = (GLOBAL, "prior", "closed_form", "blend", "finetune")
-"""Names of the candidates, simplest first: of equals on D_val the earlier one is kept."""
+"""Names of the candidates, simplest first."""
+_PREFERRED = ("blend", "prior", "closed_form", "finetune", GLOBAL)
+"""Of equals on D_val the earlier one is kept: those that know the site's label shares before the one that does not,
+because a small D_val, or one of a single class, cannot tell them apart and the site's future images can."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +191,8 @@ def personalise(
         accuracies["finetune"] = accuracy(scores, val.labels)
     progress(1.0, "personalising")
     ordered = {name: accuracies[name] for name in CANDIDATES if name in accuracies}
-    chosen = _first_best([(value, name) for name, value in ordered.items()])[1]
+    kept = [name for name in _PREFERRED if name in accuracies] if len(val.labels) else [GLOBAL]
+    chosen = _first_best([(accuracies[name], name) for name in kept])[1]
     return PersonalModel(
         base=base,
         config=config,

@@ -8,7 +8,7 @@ site's name, so a site computes the same bits wherever and whenever it runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,18 +25,21 @@ from fkd_client.site import Site
 from fkd_client.split import split_train_val
 from fkd_client.student import State, outputs, soft_targets, train_student
 from fkd_client.teacher import Teacher, TeacherTrainer, train_teacher
-from fkd_common.config import FinetuneScope, PersonalKind, RunConfig
+from fkd_common.config import FinetuneScope, MomentFeatures, PersonalKind, RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.metrics import accuracy, matched_accuracy
 from fkd_common.method.moments import (
     accumulate,
+    apply_moments,
     centre,
     moment_targets,
     moment_vector,
     pack_symmetric,
 )
 from fkd_common.method.privacy import clip_features, clip_rows, noised_moments, private_residuals
+from fkd_common.method.refinement import gradient, likelihood_residual
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction, prepare_residual, residual
+from fkd_common.method.student_layout import initial_student
 from fkd_shards.shard import Shard
 
 
@@ -66,6 +69,9 @@ class Pipeline:
         self.seed = site.seed(config)
         self.standardiser = Standardiser.of(site.anchor_embeddings)
         self._learners: ResidualLearners | None = None
+        self._kept_inputs: tuple[MomentFeatures, State, NDArray[np.float32], NDArray[np.float32]] | None = (
+            None
+        )
 
     # -- once -------------------------------------------------------------------------------------
 
@@ -87,6 +93,11 @@ class Pipeline:
                 self.h, self.y, self.h_val, self.y_val, site.num_classes, self.config,
                 threads=site.threads, seed=self.seed, progress=progress,
             )  # fmt: skip
+
+    def untrained_student(self) -> State:
+        """The student before round 1, the same at every site."""
+        d, config = self.site.anchor_embeddings.shape[1], self.config
+        return initial_student(config.seed, d, config.hidden, self.site.num_classes, config.norm)
 
     @property
     def num_samples(self) -> int:
@@ -131,11 +142,44 @@ class Pipeline:
                 self.releases.add(residuals=1)
             return private_residuals(predicted, config, noise_generator())
 
-    def moments(self, state: State, *, block_known: bool) -> dict[str, NDArray[np.float32]]:
+    def _moment_inputs(
+        self, state: State, which: MomentFeatures
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Logits S and features z of the training part; kept until another student is asked about."""
+        kept = self._kept_inputs
+        if kept is None or kept[0] is not which or not _equal(kept[1], state):
+            student = outputs(state, self.h, self.config, device=self.site.device)
+            z = moment_vector(student.hidden, self.standardiser.apply(self.h), which)
+            z = clip_features(z, self.h.shape[1], self.config.feature_clip)
+            kept = self._kept_inputs = (which, state, student.logits, z)
+        return kept[2], kept[3]
+
+    def gradient(
+        self, state: State, V: NDArray[np.float32], which: MomentFeatures
+    ) -> dict[str, NDArray[np.float32]]:
+        """Stage 2, refinement: the likelihood's gradient at a moment solution, over the training part.
+
+        Args:
+            state: The averaged student.
+            V: (p, C) where it is wanted.
+            which: Features of the moments.
+
+        Returns:
+            "G": (p, C).
+        """
+        with self._timed("moments"):
+            logits, z = self._moment_inputs(state, which)
+            missed = likelihood_residual(logits, apply_moments(z, V), self.y)
+            return {"G": gradient(z, clip_rows(missed, self.config.target_clip))}
+
+    def moments(
+        self, state: State, *, block_known: bool, which: MomentFeatures | None = None
+    ) -> dict[str, NDArray[np.float32]]:
         """Stage 2: second moments of features and residuals of the training part.
 
         Args:
             state: The averaged student.
+            which: Features z (default: the run's).
             block_known: Leave out the block of standardised embeddings, which never changes.
 
         Returns:
@@ -143,14 +187,12 @@ class Pipeline:
         """
         with self._timed("moments"):
             config = self.config
-            student = outputs(state, self.h, config, device=self.site.device)
-            z = moment_vector(student.hidden, self.standardiser.apply(self.h), config.moment_features)
+            logits, z = self._moment_inputs(state, which or config.moment_features)
             targets = moment_targets(
                 self.y, self.teacher.oof, self.site.num_classes, config.kappa, config.beta
             )
             d = self.h.shape[1]
-            z = clip_features(z, d, config.feature_clip)
-            sums = accumulate(z, clip_rows(targets - centre(student.logits), config.target_clip))
+            sums = accumulate(z, clip_rows(targets - centre(logits), config.target_clip))
             A, B = pack_symmetric(sums.A, d + 1 if block_known else 0), sums.B
             if config.noise_multiplier > 0:
                 self.releases.add(moments=1)
@@ -163,6 +205,7 @@ class Pipeline:
         Args:
             models: By candidate name, models that share one student and publish that candidate.
         """
+        self._kept_inputs = None
         with self._timed("votes"):
             if not len(self.y_val):
                 return dict.fromkeys(models, 0)
@@ -179,18 +222,18 @@ class Pipeline:
         state: State,
         fused: NDArray[np.float32] | None,
         anchor_lambda: float,
-        solutions: Sequence[NDArray[np.float32]],
+        solutions: Mapping[str, NDArray[np.float32]],
     ) -> dict[str, GlobalModel]:
-        """The global models that a vote compares: "student", "anchors", "moments.0", ..."""
+        """The global models that a vote compares: "student", "anchors", and one per moment solution (p, C) by name."""
         anchors = None
         if fused is not None:
             anchors = fit_anchor_correction(self.site.anchor_embeddings, fused, anchor_lambda)
         models = {"student": GlobalModel(state, self.config, anchors)}
         if anchors is not None:
             models["anchors"] = GlobalModel(state, self.config, anchors, published=Published.ANCHORS)
-        for i, V in enumerate(solutions):
+        for name, V in solutions.items():
             moments = MomentCorrection(V.astype(np.float64), self.standardiser, self.config.moment_features)
-            models[f"moments.{i}"] = GlobalModel(state, self.config, anchors, moments, Published.MOMENTS)
+            models[name] = GlobalModel(state, self.config, anchors, moments, Published.MOMENTS)
         return models
 
     def global_model(
@@ -261,3 +304,8 @@ class Pipeline:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+def _equal(a: State, b: State) -> bool:
+    """Whether two students are the same, bit for bit."""
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)

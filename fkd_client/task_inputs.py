@@ -8,6 +8,7 @@ from collections.abc import Collection
 import numpy as np
 
 from fkd_client.pipeline import Pipeline
+from fkd_common.config import MomentFeatures
 from fkd_common.errors import DataError, InvalidUploadError
 from fkd_common.method.moments import num_moment_features
 from fkd_common.method.student_layout import TensorSpec, student_layout
@@ -29,13 +30,27 @@ def check_student(student: Tensors, pipeline: Pipeline) -> None:
             raise DataError(f"the coordinator's student has a negative variance in {name}")
 
 
-def check_corrections(task: pb.Task, fused: Tensors, solved: Tensors, pipeline: Pipeline) -> None:
+def check_solution(solution: Tensors, which: MomentFeatures, pipeline: Pipeline) -> None:
+    """Refuse a refined solution that is not "V" (p, C).
+
+    Raises:
+        DataError: Naming what was expected and what came.
+    """
+    d, config = pipeline.site.anchor_embeddings.shape[1], pipeline.config
+    p = num_moment_features(config.hidden, d, which)
+    _check("refined moments", solution, {"V": TensorSpec((p, pipeline.site.num_classes), "float32")})
+
+
+def check_corrections(
+    task: pb.Task, fused: Tensors, solved: Tensors, which: MomentFeatures, pipeline: Pipeline
+) -> None:
     """Refuse fused residuals, a ridge strength or solutions that do not fit the run.
 
     Args:
         task: The task they belong to.
         fused: "fused_residuals" (m, C), or nothing.
         solved: "V.0", "V.1", ... each (p, C), one per ridge strength of the run; or nothing.
+        which: Features of the moments.
         pipeline: The site's.
 
     Raises:
@@ -47,7 +62,7 @@ def check_corrections(task: pb.Task, fused: Tensors, solved: Tensors, pipeline: 
         _check("fused residuals", fused, {"fused_residuals": TensorSpec((m, C), "float32")})
         if not (math.isfinite(task.anchor_lambda) and task.anchor_lambda > 0):
             raise DataError(f"the coordinator's ridge strength is {task.anchor_lambda}; expected one above 0")
-    p = num_moment_features(config.hidden, d, config.moment_features)
+    p = num_moment_features(config.hidden, d, which)
     if solved:
         expected = {f"V.{i}": TensorSpec((p, C), "float32") for i in range(len(config.lambda_grid))}
         _check("moment corrections", solved, expected)

@@ -15,13 +15,16 @@ from fkd_client.pipeline import Pipeline
 from fkd_client.progress import Progress
 from fkd_client.secure_sum import OwnSums, student_summand
 from fkd_client.session import Session
-from fkd_client.task_inputs import check_choice, check_corrections, check_student
+from fkd_client.task_inputs import check_choice, check_corrections, check_solution, check_student
 from fkd_client.transfer import TensorMessage, Transfer
-from fkd_common.config import Fusion
+from fkd_common.config import Fusion, MomentFeatures
 from fkd_common.errors import DataError, FkdError
 from fkd_common.method.aggregation import drop_unreliable
+from fkd_common.method.moments import num_moment_features
+from fkd_common.method.refinement import padded
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.phases import REFINE_PHASES
 from fkd_common.secure_sum.sharing import ThresholdRule
 from fkd_common.secure_sum.steps import SECURE_STEPS, SecureStep, Step, Summed
 from fkd_common.tensors import Tensors, decode
@@ -48,6 +51,7 @@ class TaskRunner:
             types.PHASE_STUDENT: self._student,
             types.PHASE_RESIDUALS: self._residuals,
             types.PHASE_MOMENTS: self._moments,
+            **dict.fromkeys(REFINE_PHASES, self._gradient),
             types.PHASE_VOTES: self._votes,
             types.PHASE_PERSONAL: self._personal,
         }
@@ -102,7 +106,7 @@ class TaskRunner:
         start = self._received_student(task)
         if summed is Summed.MOMENTS:
             self._progress(0.0, "summing moments")
-            return dict(self._pipeline.moments(start, block_known=False))
+            return dict(self._pipeline.moments(start, block_known=False, which=self._features(task)))
         trained = self._pipeline.student(start, task.key.round, self._progress)
         return student_summand(trained, self._weight())
 
@@ -134,9 +138,24 @@ class TaskRunner:
 
     def _moments(self, task: pb.Task) -> None:
         self._progress(0.0, "summing moments")
-        sums = self._pipeline.moments(self._received_student(task), block_known=task.embedding_block_known)
+        sums = self._pipeline.moments(
+            self._received_student(task),
+            block_known=task.embedding_block_known,
+            which=self._features(task),
+        )
         request = pb.SubmitMomentsRequest(key=task.key, num_samples=self._pipeline.num_samples)
         self._transfer.submit(TensorMessage("SubmitMoments", request, sums))
+
+    def _features(self, task: pb.Task) -> MomentFeatures:
+        return self._pipeline.config.moment_features_in(task.key.round)
+
+    def _gradient(self, task: pb.Task) -> None:
+        self._progress(0.0, "refining the moment correction")
+        solution, which = self._input(task, "solution"), self._features(task)
+        check_solution(solution, which, self._pipeline)
+        gradient = self._pipeline.gradient(self._received_student(task), solution["V"], which)
+        request = pb.SubmitGradientRequest(key=task.key, num_samples=self._pipeline.num_samples)
+        self._transfer.submit(TensorMessage("SubmitGradient", request, gradient))
 
     def _votes(self, task: pb.Task) -> None:
         self._progress(0.0, "comparing candidates")
@@ -164,14 +183,24 @@ class TaskRunner:
     def _models(self, task: pb.Task) -> dict[str, GlobalModel]:
         fused_input = self._optional_input(task, "fused_residuals")
         solved = self._optional_input(task, "moment_correction")
-        check_corrections(task, fused_input, solved, self._pipeline)
-        fused = fused_input.get("fused_residuals")
-        solutions: list[NDArray[np.float32]] = [solved[f"V.{i}"] for i in range(len(solved))]
+        refined, which = self._optional_input(task, "refined_moments"), self._features(task)
+        check_corrections(task, fused_input, solved, which, self._pipeline)
+        if refined:
+            check_solution(refined, which, self._pipeline)
+        fused, config = fused_input.get("fused_residuals"), self._pipeline.config
+        p = num_moment_features(
+            config.hidden, self._pipeline.site.anchor_embeddings.shape[1], config.moment_features
+        )
+        found = {f"moments.{i}": solved[f"V.{i}"] for i in range(len(solved))}
+        found |= {"moments.refined": refined["V"]} if refined else {}
+        solutions: dict[str, NDArray[np.float32]] = {name: padded(V, p) for name, V in found.items()}
         return self._pipeline.candidate_models(
             self._received_student(task), fused, task.anchor_lambda, solutions
         )
 
     def _received_student(self, task: pb.Task) -> Tensors:
+        if task.key.round == 0:
+            return self._pipeline.untrained_student()
         student = self._input(task, "student")
         check_student(student, self._pipeline)
         return student

@@ -294,8 +294,9 @@ class RunConfig(BaseModel):
     """Which corrections are computed; the vote decides which one is published."""
     residual_every: int = Field(10, ge=1)
     """Corrections are computed every this many rounds, and in the last."""
-    correction_at_start: bool = False
-    """Also compute corrections before the first round, from the untrained student."""
+    correction_at_start: bool = True
+    """Also compute the moment correction before the first round, on the embedding alone: a model after one exchange,
+    and nothing of it is sent again later."""
     residual_form: ResidualForm = ResidualForm.ALIGNED
     """Residual of Eq. 10: difference of log-probabilities at one temperature, or as printed."""
     residual_temperature: float = Field(2.0, gt=0)
@@ -324,6 +325,12 @@ class RunConfig(BaseModel):
     """Share of calibrated out-of-fold teacher probabilities in the moment targets."""
     lambda_grid: Listed[float] = (1.0, 10.0, 100.0, 1000.0)
     """Ridge strengths of the moment correction; the federated vote chooses."""
+
+    refine_steps: int = Field(10, ge=0, le=10)
+    """Steps of logistic regression on the pooled moment features, from the ridge solution on: each is one exchange of
+    gradients (p x C). None are made with secure_aggregation or noise."""
+    refine_l2: float = Field(10.0, gt=0)
+    """Strength mu of the L2 penalty of these steps."""
 
     # -- personalisation (Eq. 9 and closed forms) ------------------------------------------------
     personal: Listed[PersonalKind] = tuple(PersonalKind)
@@ -460,8 +467,18 @@ class RunConfig(BaseModel):
         if not self.correction:
             return False
         if round_number == 0:
-            return self.correction_at_start
+            return self.correction_at_start and Correction.MOMENTS in self.correction
         return round_number % self.residual_every == 0 or round_number == self.rounds
+
+    def moment_features_in(self, round_number: int) -> MomentFeatures:
+        """Features of the pooled moments in a round: before the first, students have nothing to say."""
+        return MomentFeatures.EMBEDDING if round_number == 0 else self.moment_features
+
+    @property
+    def refinements(self) -> int:
+        """Refinement steps in every correction round."""
+        hidden = self.secure_aggregation or self.noise_multiplier > 0
+        return 0 if hidden or Correction.MOMENTS not in self.correction else self.refine_steps
 
     def is_personal_round(self, round_number: int) -> bool:
         """Whether clients personalise at the end of this round."""
@@ -470,3 +487,17 @@ class RunConfig(BaseModel):
         return round_number == self.rounds or (
             self.personal_every > 0 and round_number > 0 and round_number % self.personal_every == 0
         )
+
+
+FKD_RTM_KEYS = frozenset(
+    {
+        "kd_targets", "kd_folds", "alpha_start", "alpha_end", "absent_classes", "reliability", "tau_r", "drop_below",
+        "correction", "residual_every", "correction_at_start", "residual_form", "residual_temperature", "residual_clip",
+        "eps", "residual_trees", "residual_depth", "residual_lr", "fusion", "anchor_lambda_grid", "lambda_res",
+        "moment_features", "beta", "refine_steps", "refine_l2", "personal", "personal_lambda_grid", "blend_gamma_grid",
+        "finetune_scope", "finetune_lr_extractor", "report_personal", "secure_aggregation", "secure_threshold",
+        "noise_multiplier", "residual_l2_clip", "feature_clip", "target_clip", "privacy_delta", "aggregation",
+        "trim_fraction", "norm_bound", "norm_action", "max_weight_share",
+    }
+)  # fmt: skip
+"""Keys of :class:`RunConfig` that only FKD-RTM reads."""

@@ -34,6 +34,7 @@ from fkd_common.identifiers import check_client_name
 from fkd_common.ledger import PHASE_NAMES, ByteCount
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.phases import REFINE_PHASES
 from fkd_common.printable import printable
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.secure_sum.steps import SECURE_STEPS
@@ -73,12 +74,15 @@ SUBMITS: Mapping[str, Collection[int]] = {
     "SubmitMoments": (types.PHASE_MOMENTS,),
     "SubmitSecure": tuple(SECURE_STEPS),
     "SubmitExchange": (types.PHASE_EXCHANGE,),
+    "SubmitGradient": REFINE_PHASES,
     "SubmitVotes": (types.PHASE_VOTES,),
     "FinishTask": (types.PHASE_PERSONAL,),
 }
 """Phases that a submission can answer."""
 
-TENSOR_SUBMITS = ("SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitSecure", "SubmitExchange")
+TENSOR_SUBMITS = (
+    "SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitGradient", "SubmitSecure", "SubmitExchange",
+)  # fmt: skip
 
 
 SAVE_LEDGER_S = 5.0

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from fkd_common.config import Fusion, RunConfig
 from fkd_common.errors import InvalidUploadError, TooLargeError
 from fkd_common.method.moment_checks import OutputLayer, moment_flaw
-from fkd_common.method.moments import unpack_symmetric
+from fkd_common.method.moments import num_moment_features, unpack_symmetric
 from fkd_common.method.privacy import NoiseScale
+from fkd_common.method.refinement import gradient_flaw
 from fkd_common.method.student_checks import UPLOAD_ROOM, student_flaw
 from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.pb import types_pb2 as types
+from fkd_common.phases import REFINE_PHASES
 from fkd_common.tensors import Tensors, check_schema, max_blob_bytes
 from fkd_server.method.federated_method import FederatedMethod
 from fkd_server.method.fkd_rtm import FkdRtm
@@ -33,6 +35,8 @@ class Background:
     """Packed block of standardised embeddings from the client's first moments; None before."""
     output: OutputLayer | None = None
     """Last layer of the student that the moments belong to, where z holds the last hidden layer."""
+    diagonal: NDArray[np.float64] | None = None
+    """Of the pooled moments that gradients refine."""
     anchors: NDArray[np.float32] | None = None
     """(m, d) embeddings that a student has to answer for; without them it answers for one zero."""
 
@@ -43,6 +47,8 @@ class Background:
         """What a method knows of a client while a phase is open."""
         if phase == types.PHASE_STUDENT:
             return cls(round_number, num_samples, anchors=method.anchor_embeddings)
+        if isinstance(method, FkdRtm) and phase in REFINE_PHASES:
+            return cls(round_number, num_samples, diagonal=method.gradient_diagonal())
         if phase != types.PHASE_MOMENTS or not isinstance(method, FkdRtm):
             return cls(round_number, num_samples)
         return cls(round_number, num_samples, method.embedding_block(client), method.output_layer())
@@ -66,12 +72,14 @@ class UploadRules:
             method.num_classes,
             int(method.anchor_embeddings.shape[0]),
             method.embedding_dim,
-            method.num_moment_features,
+            num_moment_features(method.config.hidden, method.embedding_dim, method.config.moment_features),
         )
 
-    def schema(self, phase: int, *, block_known: bool) -> Mapping[str, TensorSpec]:
-        """Names, shapes and dtypes an upload of this phase must have."""
-        C, p, block = self.num_classes, self.num_moment_features, self.embedding_dim + 1
+    def schema(
+        self, phase: int, *, block_known: bool, round_number: int | None = None
+    ) -> Mapping[str, TensorSpec]:
+        """Names, shapes and dtypes an upload of this phase must have; without a round, of the largest one."""
+        C, p, block = self.num_classes, self._num_features(round_number), self.embedding_dim + 1
         if phase == types.PHASE_STUDENT:
             return student_layout(self.embedding_dim, self.config.hidden, C, self.config.norm)
         if phase == types.PHASE_RESIDUALS:
@@ -79,7 +87,13 @@ class UploadRules:
         if phase == types.PHASE_MOMENTS:
             length = p * (p + 1) // 2 - (block * (block + 1) // 2 if block_known else 0)
             return {"A": TensorSpec((length,), "float32"), "B": TensorSpec((p, C), "float32")}
+        if phase in REFINE_PHASES:
+            return {"G": TensorSpec((p, C), "float32")}
         raise InvalidUploadError("this phase takes no tensors", reason="WRONG_PHASE")
+
+    def _num_features(self, round_number: int | None) -> int:
+        """p: before the first round the embedding and the constant alone."""
+        return self.embedding_dim + 1 if round_number == 0 else self.num_moment_features
 
     def check_size(self, phase: int, size: int) -> None:
         """Refuse a blob before any of it is held.
@@ -92,13 +106,20 @@ class UploadRules:
 
     def check_tensors(self, phase: int, tensors: Tensors, known: Background) -> None:
         """Names, shapes, dtypes, finiteness, and what the phase's values must satisfy."""
-        check_schema(tensors, self.schema(phase, block_known=known.embedding_block is not None))
+        block_known = known.embedding_block is not None
+        check_schema(tensors, self.schema(phase, block_known=block_known, round_number=known.round))
         if phase == types.PHASE_STUDENT:
             self._check_student(tensors, known)
         if phase == types.PHASE_RESIDUALS:
             self._check_residuals(tensors["residuals"])
         if phase == types.PHASE_MOMENTS:
             self._check_moments(tensors, known)
+        if phase in REFINE_PHASES and known.diagonal is not None:
+            flaw = gradient_flaw(tensors["G"], known.num_samples, known.diagonal)
+            if flaw is not None:
+                raise InvalidUploadError(
+                    f"no {known.num_samples} samples have this: {flaw}", reason="IMPLAUSIBLE"
+                )
 
     def _check_residuals(self, residuals: NDArray[np.float32]) -> None:
         """Trees extrapolate a little beyond their clipped targets; noise goes further."""
@@ -122,7 +143,7 @@ class UploadRules:
         block_size, block, values = self.embedding_dim + 1, None, tensors["A"]
         if known.embedding_block is not None:
             block = unpack_symmetric(known.embedding_block, block_size, None)
-        A = unpack_symmetric(values, self.num_moment_features, block)
+        A = unpack_symmetric(values, self._num_features(known.round), block)
         flaw = moment_flaw(A, tensors["B"], known.num_samples, self.embedding_dim, self.config, known.output)
         if flaw is not None:
             raise InvalidUploadError(

@@ -85,6 +85,23 @@ def _parser() -> OneSentenceParser:
     create.add_argument(
         "--limit", type=int, metavar="N", help="use at most N random training and N test images"
     )
+    create.add_argument(
+        "--few-shot", type=int, metavar="N", help="a client keeps at most N samples of each class"
+    )
+    create.add_argument(
+        "--flipped-clients",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="share of the clients whose every label c is made C-1-c (0)",
+    )
+    create.add_argument(
+        "--label-noise",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="share of a client's labels made others (0)",
+    )
     create.add_argument("--force", action="store_true", help="replace a data set made earlier")
     create.add_argument("--json", action="store_true", help="print the manifest as JSON")
     inspect = commands.add_parser("inspect", help="print what a folder holds", allow_abbrev=False)
@@ -99,6 +116,7 @@ def _parser() -> OneSentenceParser:
 
 def _create(flags: argparse.Namespace) -> int:
     from fkd_shards.create import CreateRequest, create
+    from fkd_shards.label_faults import LabelFaults
 
     request = CreateRequest(
         source=flags.source,
@@ -113,6 +131,8 @@ def _create(flags: argparse.Namespace) -> int:
         max_bad=flags.max_bad,
         limit=flags.limit,
         force=flags.force,
+        few_shot=flags.few_shot,
+        faults=LabelFaults(flags.flipped_clients, flags.label_noise),
     )
     manifest = create(request)
     for image in manifest.bad[:_SHOWN_BAD]:

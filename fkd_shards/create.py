@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from fkd_common.errors import DataError, UsageError
 from fkd_shards.bad_images import DEFAULT_MAX_BAD, BadImage, refuse_if_too_many
 from fkd_shards.json_files import BadFile, Manifest, PartSummary
+from fkd_shards.label_faults import LabelFaults
 from fkd_shards.output import check_output, replaced_whole
 from fkd_shards.partitions import Indices, Partition, PartitionKind
-from fkd_shards.plan import ANCHORS, TEST, Streams, make_plan, partition_sha256
+from fkd_shards.plan import ANCHORS, PUBLIC, TEST, Streams, make_plan, partition_sha256
 from fkd_shards.shard import MANIFEST_FILE, write_shard
 from fkd_shards.source import Split
 from fkd_shards.sources import open_source
@@ -43,6 +44,8 @@ class CreateRequest:
     max_bad: float = DEFAULT_MAX_BAD
     limit: int | None = None
     force: bool = False
+    few_shot: int | None = None
+    faults: LabelFaults = field(default_factory=LabelFaults)
 
     def __post_init__(self) -> None:
         _require(self.clients >= 1, f"--clients must be at least 1, got {self.clients}")
@@ -54,6 +57,9 @@ class CreateRequest:
         )
         _require(0 <= self.max_bad <= 1, f"--max-bad is a share in 0..1, got {self.max_bad}")
         _require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, got {self.limit}")
+        _require(
+            self.few_shot is None or self.few_shot >= 1, f"--few-shot must be at least 1, got {self.few_shot}"
+        )
         size_fits = self.image_size is None or 1 <= self.image_size <= _MAX_IMAGE_SIZE
         _require(size_fits, f"--image-size must be in 1..{_MAX_IMAGE_SIZE}, got {self.image_size}")
 
@@ -117,9 +123,10 @@ def create(request: CreateRequest) -> Manifest:
         partition=request.partition,
         clients=request.clients,
         streams=streams,
+        few_shot=request.few_shot,
     )
     with replaced_whole(out) as staging:
-        return _write(staging, request, source.classes, train, test, plan, bad)
+        return _write(staging, request, source.classes, train, test, plan, bad, streams.labels)
 
 
 def _load(split: Split, request: CreateRequest, rng: np.random.Generator) -> _Samples:
@@ -140,13 +147,18 @@ def _write(
     test: _Samples | None,
     plan: Mapping[str, Indices],
     bad: tuple[BadImage, ...],
+    label_rng: np.random.Generator,
 ) -> Manifest:
     summaries: dict[str, PartSummary] = {}
     source_indices: dict[str, Indices] = {}
+    flipped = request.faults.flipped_shards(request.clients, label_rng)
     for name, positions in plan.items():
         samples = test if name == TEST and test is not None else train
         source_indices[name] = samples.source_indices[positions]
-        summaries[name] = _write_part(folder / name, samples, positions, classes, request.source)
+        labels = None if name == ANCHORS else samples.labels[positions]
+        if labels is not None and name not in (TEST, PUBLIC):
+            labels = request.faults.applied(labels, len(classes), label_rng, flipped=name in flipped)
+        summaries[name] = _write_part(folder / name, samples, positions, labels, classes, request.source)
     # A published test part is not drawn from the training samples, so it does not count as using them.
     used = sum(len(positions) for name, positions in plan.items() if test is None or name != TEST)
     height, width, channels = train.images.shape[1:]
@@ -161,6 +173,9 @@ def _write(
         test_fraction=request.test_fraction if test is None else None,
         limit=request.limit,
         image_size=request.image_size,
+        flipped=tuple(name for name in plan if name in flipped),
+        label_noise=request.faults.label_noise,
+        few_shot=request.few_shot,
         num_unused=len(train.labels) - used,
         num_bad=len(bad),
         bad=tuple(BadFile(name=image.name, reason=image.reason) for image in bad[:_LISTED_BAD]),
@@ -171,9 +186,13 @@ def _write(
 
 
 def _write_part(
-    folder: Path, samples: _Samples, positions: Indices, classes: tuple[str, ...], source: str
+    folder: Path,
+    samples: _Samples,
+    positions: Indices,
+    labels: Indices | None,
+    classes: tuple[str, ...],
+    source: str,
 ) -> PartSummary:
-    labels = None if folder.name == ANCHORS else samples.labels[positions]
     written = write_shard(folder, samples.images[positions], labels, classes=classes, source=source)
     counts = None if labels is None else np.bincount(labels, minlength=len(classes))
     sites = None if samples.sites is None else np.unique(samples.sites[positions])

@@ -79,6 +79,12 @@ class Manifest(_JsonFile):
     test_fraction: float | None
     limit: int | None
     image_size: int | None
+    flipped: tuple[str, ...] = ()
+    """Shards whose every label c was made C - 1 - c."""
+    label_noise: float = 0.0
+    """Share of every shard's labels that were made others."""
+    few_shot: int | None = None
+    """Most samples of a class that a shard keeps."""
     num_unused: int
     num_bad: int
     bad: tuple[BadFile, ...]

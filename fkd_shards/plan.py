@@ -29,11 +29,12 @@ class Streams:
     anchors: np.random.Generator
     public: np.random.Generator
     partition: np.random.Generator
+    labels: np.random.Generator
 
     @classmethod
     def of(cls, seed: int) -> Streams:
         """The streams of a seed."""
-        return cls(*(np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(5)))
+        return cls(*(np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(6)))
 
 
 def make_plan(
@@ -48,6 +49,7 @@ def make_plan(
     partition: Partition,
     clients: int,
     streams: Streams,
+    few_shot: int | None = None,
 ) -> dict[str, Indices]:
     """Decide every part of a data set.
 
@@ -62,6 +64,7 @@ def make_plan(
         partition: How the rest is divided.
         clients: K.
         streams: Random streams.
+        few_shot: Most samples of a class that a client keeps; None keeps all.
 
     Returns:
         ``shard0 … shard{K-1}``, ``test`` and, where not empty, ``anchors`` and ``public``, in this order:
@@ -94,7 +97,16 @@ def make_plan(
         streams.partition,
         None if sites is None else sites[pool],
     )
+    if few_shot is not None:
+        shards = [_few_of_each_class(shard, labels[pool], few_shot) for shard in shards]
     return {**{shard_name(client): pool[shard] for client, shard in enumerate(shards)}, TEST: test, **aside}
+
+
+def _few_of_each_class(shard: Indices, labels: Indices, most: int) -> Indices:
+    """The first samples of every class, in the order they are in."""
+    own = labels[shard]
+    kept = [np.flatnonzero(own == label)[:most] for label in np.unique(own)]
+    return shard[np.sort(np.concatenate(kept))]
 
 
 def _stratified(labels: Indices, num_classes: int, fraction: float, rng: np.random.Generator) -> Indices:

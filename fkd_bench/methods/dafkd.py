@@ -90,8 +90,8 @@ class DaFKD(ServerDistillation):
 
     def discriminator(self, site: Site, network: Tensors, round_number: int) -> Tensors:
         """v_k and b_k after as many steps as the network's training had, from where the site left them."""
-        own = torch.from_numpy(self.features(network, site.train.inputs, site.device))
-        public = torch.from_numpy(self.features(network, self.federation.public, site.device))
+        own = torch.tensor(self.features(network, site.train.inputs, site.device))
+        public = torch.tensor(self.features(network, self.federation.public, site.device))
         zeros = {WEIGHT: np.zeros(own.shape[1], np.float32), BIAS: np.zeros(1, np.float32)}
         start = site.memory.get("discriminator", zeros)
         v = torch.tensor(start[WEIGHT], requires_grad=True)

@@ -49,8 +49,10 @@ class FedGKD(WeightAveraging):
     # -- server half ------------------------------------------------------------------------------
 
     def broadcast(self, round_number: int, client: str) -> Sequence[str]:
-        """The model, and the teacher where it is another one."""
-        return (MODEL, TEACHER) if self.options.buffer > 1 else (MODEL,)
+        """The model, and the teacher where it is another one; the end of the run needs none."""
+        if self.options.buffer == 1 or round_number > self.config.rounds:
+            return (MODEL,)
+        return (MODEL, TEACHER)
 
     def aggregate(self, state: State, uploads: Sequence[Upload], round_number: int) -> Aggregate:
         """Average the clients, then the last M averages."""

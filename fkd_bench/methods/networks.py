@@ -157,7 +157,9 @@ class Networks:
         step, parts = _SCORE_BATCH[self.config.model.value], []
         with torch.inference_mode():
             for first in range(0, len(inputs), step):
-                parts.append(function(network, self.batch(inputs[first : first + step], device)).cpu().numpy())
+                parts.append(
+                    function(network, self.batch(inputs[first : first + step], device)).cpu().numpy()
+                )
         if not parts:
             with torch.inference_mode():
                 return function(network, self.batch(inputs, device)).cpu().numpy()
@@ -267,7 +269,9 @@ class Networks:
             if step % 16 == 0 or step == steps:
                 progress(step / max(1, steps))
         if not bool(torch.isfinite(total)):
-            raise FkdError(f"the training loss is not finite: lower the learning rate (lr = {self.config.lr})")
+            raise FkdError(
+                f"the training loss is not finite: lower the learning rate (lr = {lr or self.config.lr})"
+            )
         return self.dump(network)
 
 

@@ -195,6 +195,18 @@ class SubmitMomentsRequest(_message.Message):
     num_samples: int
     def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., upload: _Optional[_Union[_types_pb2.Upload, _Mapping]] = ..., num_samples: _Optional[int] = ...) -> None: ...
 
+class SubmitGradientRequest(_message.Message):
+    __slots__ = ("session", "key", "upload", "num_samples")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    key: _types_pb2.TaskKey
+    upload: _types_pb2.Upload
+    num_samples: int
+    def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., upload: _Optional[_Union[_types_pb2.Upload, _Mapping]] = ..., num_samples: _Optional[int] = ...) -> None: ...
+
 class SubmitSecureRequest(_message.Message):
     __slots__ = ("session", "key", "upload")
     SESSION_FIELD_NUMBER: _ClassVar[int]

@@ -22,6 +22,16 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_MOMENTS_SHARES: _ClassVar[Phase]
     PHASE_MOMENTS_UNMASK: _ClassVar[Phase]
     PHASE_EXCHANGE: _ClassVar[Phase]
+    PHASE_REFINE_1: _ClassVar[Phase]
+    PHASE_REFINE_2: _ClassVar[Phase]
+    PHASE_REFINE_3: _ClassVar[Phase]
+    PHASE_REFINE_4: _ClassVar[Phase]
+    PHASE_REFINE_5: _ClassVar[Phase]
+    PHASE_REFINE_6: _ClassVar[Phase]
+    PHASE_REFINE_7: _ClassVar[Phase]
+    PHASE_REFINE_8: _ClassVar[Phase]
+    PHASE_REFINE_9: _ClassVar[Phase]
+    PHASE_REFINE_10: _ClassVar[Phase]
 PHASE_UNSPECIFIED: Phase
 PHASE_SETUP: Phase
 PHASE_CONTROL: Phase
@@ -37,6 +47,16 @@ PHASE_MOMENTS_KEYS: Phase
 PHASE_MOMENTS_SHARES: Phase
 PHASE_MOMENTS_UNMASK: Phase
 PHASE_EXCHANGE: Phase
+PHASE_REFINE_1: Phase
+PHASE_REFINE_2: Phase
+PHASE_REFINE_3: Phase
+PHASE_REFINE_4: Phase
+PHASE_REFINE_5: Phase
+PHASE_REFINE_6: Phase
+PHASE_REFINE_7: Phase
+PHASE_REFINE_8: Phase
+PHASE_REFINE_9: Phase
+PHASE_REFINE_10: Phase
 
 class TaskKey(_message.Message):
     __slots__ = ("run_id", "round", "phase")

@@ -209,7 +209,9 @@ class ExchangeRules(UploadRules):
         anchors, d = method.anchor_embeddings.shape
         return cls(method.config, len(method.classes), int(anchors), int(d), 0, method)
 
-    def schema(self, phase: int, *, block_known: bool) -> Mapping[str, TensorSpec]:
+    def schema(
+        self, phase: int, *, block_known: bool, round_number: int | None = None
+    ) -> Mapping[str, TensorSpec]:
         """The largest that the open round takes."""
         return self._schema(phase, self.config.max_samples)
 

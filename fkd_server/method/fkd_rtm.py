@@ -7,6 +7,7 @@ The arithmetic itself is in ``fkd_common.method``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -17,13 +18,21 @@ from pydantic import TypeAdapter
 from fkd_common.artifacts import Artifact, BlobStore
 from fkd_common.config import Correction, MomentFeatures, RunConfig
 from fkd_common.method.moment_checks import OutputLayer, samples_per_class
-from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
+from fkd_common.method.moments import (
+    make_definite,
+    num_moment_features,
+    pack_symmetric,
+    solve,
+    unpack_symmetric,
+)
 from fkd_common.method.privacy import nearest_positive_semidefinite
+from fkd_common.method.refinement import Ascent, ascend, padded
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
 from fkd_common.method.student_checks import student_flaw
 from fkd_common.method.student_layout import TensorSpec, initial_student
 from fkd_common.model_file import ModelHeader, ModelParts
 from fkd_common.pb import types_pb2 as types
+from fkd_common.phases import REFINE_PHASES
 from fkd_common.tensors import Tensors, decode, encode
 from fkd_server.method.combine import (
     NO_VALIDATION,
@@ -46,8 +55,30 @@ from fkd_server.method.federated_method import (
 )
 from fkd_server.method.secure_sum import SumState
 
+REFINED = "moments.refined"
+"""The candidate that logistic regression makes of the pooled moments."""
 PERSONAL_CANDIDATE = "personal"
 """What sites' counts for their own models are filed under."""
+
+
+@dataclass(frozen=True)
+class AscentState:
+    """Steps of the refinement so far."""
+
+    position: Artifact
+    """"W" and "N", (p, C) float64."""
+    asked: Artifact
+    """"V", (p, C) float32: where clients compute their gradients."""
+    pooled: Artifact
+    """"A", the packed pooled moments."""
+    members: tuple[str, ...]
+    """Whose samples they are of."""
+    samples: int
+    t: float = 1.0
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What they refer to."""
+        return self.position, self.asked, self.pooled
 
 
 @dataclass(frozen=True)
@@ -58,6 +89,12 @@ class GlobalState:
     fused: Artifact | None = None
     anchor_lambda: float = 0.0
     moment_solutions: Artifact | None = None
+    refined: Artifact | None = None
+    """What logistic regression made of them."""
+    ascent: AscentState | None = None
+    """The refinement at work."""
+    trained: bool = False
+    """Whether the student has learnt anything: before, moments are those of the embedding alone."""
     published: str = "student"
     """The candidate the last vote chose."""
     best_moments: str = ""
@@ -75,6 +112,7 @@ class GlobalState:
             "student": self.student,
             "fused_residuals": self.fused,
             "moment_correction": self.moment_solutions,
+            "refined_moments": self.refined,
         }
         return {name: artifact for name, artifact in parts.items() if artifact is not None}
 
@@ -111,13 +149,20 @@ class FkdRtm:
         self.extractor_sha256 = extractor_sha256
         self.anchor_embeddings = anchor_embeddings
         self.embedding_dim = int(anchor_embeddings.shape[1])
-        self.num_moment_features = num_moment_features(
-            config.hidden, self.embedding_dim, config.moment_features
-        )
         self._blobs = blobs
         self._uploads = uploads
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
         self.state = GlobalState(blobs.put(encode(start)))
+
+    @property
+    def moment_features(self) -> MomentFeatures:
+        """Features of the moments now."""
+        return self.config.moment_features_in(int(self.state.trained))
+
+    @property
+    def num_moment_features(self) -> int:
+        """p now."""
+        return num_moment_features(self.config.hidden, self.embedding_dim, self.moment_features)
 
     # -- what a round consists of -----------------------------------------------------------------
 
@@ -127,11 +172,15 @@ class FkdRtm:
         if round_number > 0:
             plans.append(PhasePlan(types.PHASE_STUDENT, Participants.COHORT, BelowQuorum.FOLLOW_POLICY))
         if self.config.is_correction_round(round_number):
-            if Correction.ANCHORS in self.config.correction:
+            if Correction.ANCHORS in self.config.correction and round_number > 0:
                 plans.append(PhasePlan(types.PHASE_RESIDUALS, Participants.COHORT, BelowQuorum.SKIP))
             if Correction.MOMENTS in self.config.correction:
                 # Everyone, not the cohort: a class held by an unsampled client would be missing from the sums.
                 plans.append(PhasePlan(types.PHASE_MOMENTS, Participants.EVERYONE, BelowQuorum.SKIP))
+                plans += [
+                    PhasePlan(phase, Participants.CHOSEN, BelowQuorum.SKIP)
+                    for phase in REFINE_PHASES[: self.config.refinements]
+                ]
             plans.append(PhasePlan(types.PHASE_VOTES, Participants.EVERYONE, BelowQuorum.SKIP))
         if self.config.is_personal_round(round_number):
             plans.append(
@@ -146,10 +195,14 @@ class FkdRtm:
             names.append("anchors")
         if self.state.moment_solutions is not None:
             names += [f"moments.{i}" for i in range(len(self.config.lambda_grid))]
+        if self.state.refined is not None:
+            names.append(REFINED)
         return names
 
     def chosen(self, phase: int) -> tuple[str, ...]:
-        """See :meth:`FederatedMethod.chosen`: without secure sums nobody is chosen."""
+        """See :meth:`FederatedMethod.chosen`: gradients are asked of those whose moments are pooled."""
+        if phase in REFINE_PHASES and self.state.ascent is not None:
+            return self.state.ascent.members
         return ()
 
     def needed(self, phase: int) -> int:
@@ -166,14 +219,21 @@ class FkdRtm:
             return TaskContent({"student": self.state.student})
         if phase == types.PHASE_MOMENTS:
             known = client in self.state.embedding_blocks
-            return TaskContent({"student": self.state.student}, embedding_block_known=known)
+            return TaskContent(self._student(), embedding_block_known=known)
+        if phase in REFINE_PHASES and self.state.ascent is not None:
+            return TaskContent({**self._student(), "solution": self.state.ascent.asked})
+        parts = {name: part for name, part in self.artifacts().items() if name != "student"}
         return TaskContent(
-            self.artifacts(),
+            {**self._student(), **parts},
             self.state.anchor_lambda,
             self.config.lambda_grid,
             published=self.state.published,
             best_moments=self.state.best_moments,
         )
+
+    def _student(self) -> dict[str, Artifact]:
+        """The student as a task's input: while it is untrained, everybody can make it from the seed."""
+        return {"student": self.state.student} if self.state.trained else {}
 
     def artifacts(self) -> dict[str, Artifact]:
         """The current global model's parts."""
@@ -186,7 +246,7 @@ class FkdRtm:
 
     def output_layer(self) -> OutputLayer | None:
         """The current student's last layer, where moments contain what it reads: uploads are held against it."""
-        if self.config.moment_features is MomentFeatures.EMBEDDING:
+        if self.moment_features is MomentFeatures.EMBEDDING:
             return None
         student = decode(self._blobs.read(self.state.student.sha256))
         return OutputLayer(student["output.weight"], student["output.bias"])
@@ -212,6 +272,8 @@ class FkdRtm:
             return self._fuse_residuals(tensors)
         if phase == types.PHASE_MOMENTS:
             return self._solve_moments(tensors)
+        if phase in REFINE_PHASES:
+            return self._refine(tensors)
         if phase == types.PHASE_VOTES:
             return self._count_votes({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
         return personal_scores({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
@@ -236,7 +298,8 @@ class FkdRtm:
         """See :meth:`FederatedMethod.in_use`."""
         state = self.state
         secure = state.secure.artifacts() if state.secure is not None else []
-        used = (*state.parts().values(), *state.embedding_blocks.values(), *state.retired, *secure)
+        ascent = state.ascent.artifacts() if state.ascent is not None else ()
+        used = (*state.parts().values(), *state.embedding_blocks.values(), *state.retired, *secure, *ascent)
         return {artifact.sha256 for artifact in used}
 
     def _average_students(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
@@ -261,6 +324,7 @@ class FkdRtm:
             self._blobs.put(encode(tensors)),
             embedding_blocks=self.state.embedding_blocks,
             retired=tuple(self.state.parts().values()),
+            trained=True,
         )
 
     def _fuse_residuals(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
@@ -296,7 +360,11 @@ class FkdRtm:
         A = unpack_symmetric(rest, p, unpack_symmetric(block, block_size, None))
         del rest, block
         self.state = replace(self.state, embedding_blocks=blocks)
+        if self.config.refinements:
+            pooled = self._blobs.put(encode({"A": pack_symmetric(A, 0)}))
         self.solve_pooled(A, B)
+        if self.config.refinements:
+            self._begin_ascent(pooled, tuple(factors), round(A[-1, -1]))
         return {
             "pooled_samples": sum(uploads[name].num_samples for name in factors),
             "features": p,
@@ -335,6 +403,65 @@ class FkdRtm:
         artifact = self._blobs.put(encode(solutions))
         self.state = replace(self.state, moment_solutions=artifact, best_moments="moments.0")
 
+    def _begin_ascent(self, pooled: Artifact, members: tuple[str, ...], samples: int) -> None:
+        """Start from the ridge solution whose strength is nearest to the penalty of the refinement."""
+        grid = self.config.lambda_grid
+        nearest = min(range(len(grid)), key=lambda i: abs(math.log(grid[i] / self.config.refine_l2)))
+        assert self.state.moment_solutions is not None
+        V = decode(self._blobs.read(self.state.moment_solutions.sha256))[f"V.{nearest}"]
+        start = V.astype(np.float64)
+        self.state = replace(
+            self.state,
+            ascent=AscentState(
+                self._blobs.put(encode({"W": start, "N": start})),
+                self._blobs.put(encode({"V": V})),
+                pooled,
+                members,
+                samples,
+            ),
+        )
+
+    def gradient_diagonal(self) -> NDArray[np.float64] | None:
+        """(p,) diagonal of the pooled moments while they are being refined: no gradient is longer than it allows."""
+        ascent = self.state.ascent
+        if ascent is None:
+            return None
+        p = self.num_moment_features
+        first = np.concatenate([[0], np.cumsum(p - np.arange(p - 1))])
+        diagonal: NDArray[np.float64] = decode(self._blobs.read(ascent.pooled.sha256))["A"][first]
+        return diagonal
+
+    def _refine(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
+        """One step of the refinement; gradients of some members stand for those of all."""
+        state, ascent = self.state, self.state.ascent
+        assert ascent is not None
+        factors = moment_factors(uploads, self.config)
+        p = self.num_moment_features
+        G, samples = np.zeros((p, self.num_classes)), 0.0
+        for client, factor in factors.items():
+            G += factor * read_upload(self._uploads, uploads[client])["G"].astype(np.float64)
+            samples += factor * uploads[client].num_samples
+        position = decode(self._blobs.read(ascent.position.sha256))
+        A = unpack_symmetric(decode(self._blobs.read(ascent.pooled.sha256))["A"], p, None)
+        at = Ascent(position["W"], position["N"], ascent.t)
+        after = ascend(at, A, G * (ascent.samples / samples), self.config.refine_l2)
+        if not np.isfinite(after.N).all():
+            raise ValueError("the refined moments are not finite")
+        moved = replace(
+            ascent,
+            position=self._blobs.put(encode({"W": after.W, "N": after.N})),
+            asked=self._blobs.put(encode({"V": after.W.astype(np.float32)})),
+            t=after.t,
+        )
+        refined = self._blobs.put(encode({"V": after.N.astype(np.float32)}))
+        self.state = replace(state, ascent=moved, refined=refined)
+        change = float(np.linalg.norm(after.N - at.N) / max(1e-12, float(np.linalg.norm(after.N))))
+        return {
+            "gradient_samples": round(samples),
+            "change": change,
+            "dropped": sorted(set(uploads) - set(factors)),
+        }
+
     def _count_votes(self, uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
         """Counts add up to the exact pooled validation accuracy of every candidate, unless a share is capped."""
         total = sum(upload.num_validation for upload in uploads.values())
@@ -346,7 +473,8 @@ class FkdRtm:
         published = max(counts, key=counts.__getitem__)
         moments = [name for name in counts if name.startswith("moments.")]
         best = max(moments, key=counts.__getitem__, default="")
-        self.state = replace(self.state, published=published, best_moments=best)
+        # What the steps needed is not needed any more.
+        self.state = replace(self.state, published=published, best_moments=best, ascent=None)
         return {
             "validation_samples": total,
             "validation_accuracy": {name: count / total for name, count in counts.items()},
@@ -358,25 +486,35 @@ class FkdRtm:
 
     def model(self) -> ModelParts:
         """The current global model, with the moment correction the vote likes best."""
-        anchors, solution, index = None, None, 0
+        anchors, solution, strength = None, None, 0.0
         state = self.state
         if state.fused is not None:
             fused = decode(self._blobs.read(state.fused.sha256))["fused_residuals"]
             anchors = fit_anchor_correction(self.anchor_embeddings, fused, state.anchor_lambda)
         if state.moment_solutions is not None:
-            index = int((state.best_moments or "moments.0").removeprefix("moments."))
-            solution = decode(self._blobs.read(state.moment_solutions.sha256))[f"V.{index}"]
+            solution, strength = self._best_solution(state.moment_solutions)
         header = ModelHeader(
             classes=self.classes,
             published=state.published.split(".")[0],
             config=self.config,
-            moment_lambda=self.config.lambda_grid[index] if solution is not None else 0.0,
+            moment_lambda=strength,
             anchor_lambda=state.anchor_lambda if anchors is not None else 0.0,
             anchor_loo_r2=anchors.loo_r2 if anchors is not None else 0.0,
             extractor_sha256=self.extractor_sha256,
         )
         student = decode(self._blobs.read(state.student.sha256))
         return ModelParts(header, student, Standardiser.of(self.anchor_embeddings), anchors, solution)
+
+    def _best_solution(self, solutions: Artifact) -> tuple[NDArray[np.float32], float]:
+        """V of the moment correction the vote likes best, on all of z, and its strength λ or μ."""
+        state, config = self.state, self.config
+        p = num_moment_features(config.hidden, self.embedding_dim, config.moment_features)
+        if state.best_moments == REFINED and state.refined is not None:
+            V, strength = decode(self._blobs.read(state.refined.sha256))["V"], config.refine_l2
+        else:
+            index = int((state.best_moments or "moments.0").removeprefix("moments."))
+            V, strength = decode(self._blobs.read(solutions.sha256))[f"V.{index}"], config.lambda_grid[index]
+        return padded(V, p), strength
 
 
 def personal_scores(uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:

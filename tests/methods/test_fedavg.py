@@ -43,6 +43,8 @@ def test_it_learns() -> None:
 
 
 def test_its_bytes_are_the_networks_both_ways() -> None:
-    run = rehearsal.federation(d=512, num_classes=10, hidden=(512, 256, 128), dropout=(0.4, 0.3, 0.2), local_steps=1)
+    run = rehearsal.federation(
+        d=512, num_classes=10, hidden=(512, 256, 128), dropout=(0.4, 0.3, 0.2), local_steps=1
+    )
     play = Rehearsal(FedAvg(run), rehearsal.sites(run, count=1)).run(1)
     assert play.up["site0"] == play.down["site0"] == 1_727_040

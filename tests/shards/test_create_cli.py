@@ -55,6 +55,21 @@ def test_every_image_is_in_exactly_one_folder_with_its_label(tmp_path: Path) -> 
     assert not (out / "anchors" / "labels.npy").exists()
 
 
+def test_few_shots_and_wrong_labels_are_as_the_flags_say(tmp_path: Path) -> None:
+    out, source = tmp_path / "out", write_npz(tmp_path / "a.npz", 240)
+    flags = ["--few-shot", "8", "--flipped-clients", "0.34", "--label-noise", "0.25", "--anchors", "5"]
+    assert create(source, out, *flags) == 0
+    manifest = manifest_of(out)
+    assert (manifest["few_shot"], manifest["label_noise"]) == (8, 0.25)
+    label = dict(zip((i.tobytes() for i in distinct_images(240)), labels_of(240, 3).tolist(), strict=True))
+    for name in ("shard0", "shard1", "shard2"):
+        true = np.array([label[row] for row in rows(out / name)])
+        assert np.bincount(true).tolist() == [8, 8, 8]
+        expected = 2 - true if name in manifest["flipped"] else true  # type: ignore[operator]
+        assert (read_shard(out / name).labels != expected).sum() == 6
+    assert len(manifest["flipped"]) == 1  # type: ignore[arg-type]
+
+
 def test_manifest_counts_what_the_folders_hold(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert create(write_npz(tmp_path / "a.npz"), out) == 0

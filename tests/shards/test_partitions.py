@@ -21,7 +21,9 @@ def divided(
     return divide(Partition.parse(spec), labels, classes, clients, np.random.default_rng(seed), **sites)
 
 
-def plan(spec: str = "iid", seed: int = 0, anchors: int = 20, public: int = 10) -> dict[str, np.ndarray]:
+def plan(
+    spec: str = "iid", seed: int = 0, anchors: int = 20, public: int = 10, few_shot: int | None = None
+) -> dict[str, np.ndarray]:
     return make_plan(
         labels_of(300, 3),
         3,
@@ -33,6 +35,7 @@ def plan(spec: str = "iid", seed: int = 0, anchors: int = 20, public: int = 10) 
         partition=Partition.parse(spec),
         clients=4,
         streams=Streams.of(seed),
+        few_shot=few_shot,
     )
 
 
@@ -87,6 +90,17 @@ def test_hash_knows_order_and_boundaries() -> None:
     whole = partition_sha256({"shard0": one, "shard1": two})
     assert whole != partition_sha256({"shard0": one[::-1], "shard1": two})
     assert whole != partition_sha256({"shard0": np.array([1]), "shard1": np.array([2, 3])})
+
+
+def test_few_shot_keeps_at_most_so_many_of_each_class_and_leaves_all_else() -> None:
+    whole, few, labels = plan("dirichlet:0.5"), plan("dirichlet:0.5", few_shot=5), labels_of(300, 3)
+    for name, positions in whole.items():
+        if name.startswith("shard"):
+            expected = np.minimum(np.bincount(labels[positions], minlength=3), 5)
+            assert np.bincount(labels[few[name]], minlength=3).tolist() == expected.tolist()
+            assert np.array_equal(few[name], positions[np.isin(positions, few[name])])
+        else:
+            assert np.array_equal(few[name], positions)
 
 
 def test_more_anchors_leave_the_test_part_as_it_was() -> None:
