@@ -1,0 +1,1 @@
+"""Grids of runs: methods side by side on the same data, as tables and one report."""

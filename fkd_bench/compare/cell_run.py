@@ -1,0 +1,398 @@
+"""One cell of an experiment: the run of one method on one division of the data, and the record it leaves.
+
+The run is the same as over the network (coordinator, service, ledger, clients), in one process; what several cells have
+in common (shards, embeddings, teachers) is made once.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import json
+import shutil
+import statistics
+import subprocess
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fkd_bench.compare.bank import EmbeddingBank
+from fkd_bench.compare.cell import Cell
+from fkd_bench.federation import Federation, FederationResult
+from fkd_bench.narrator import Narrator
+from fkd_bench.settings import BenchSettings
+from fkd_bench.simulation import run_inprocess
+from fkd_client.embedding import embed_cached
+from fkd_client.exchange import PERSONAL_FILE
+from fkd_client.extractor import load_extractor
+from fkd_client.progress import Progress, silent
+from fkd_client.published_scorer import scorer_of
+from fkd_client.teacher import Teacher, train_teacher
+from fkd_client.threads import limit_threads
+from fkd_common.artifacts import sha256_hex
+from fkd_common.config import RunConfig
+from fkd_common.errors import FkdError
+from fkd_common.method.metrics import negative_log_likelihood
+from fkd_common.method.probabilities import softmax
+from fkd_common.model_file import decode_published
+from fkd_server.evaluation import EvaluationJob, model_scores
+from fkd_server.prepare import EXTRACTOR_FILE, prepare
+from fkd_server.run_folder import MODEL
+from fkd_shards.create import create
+from fkd_shards.json_files import Manifest
+from fkd_shards.shard import MANIFEST_FILE, Shard, read_shard
+
+Record = dict[str, Any]
+
+CALIBRATION_BINS = 10
+_TEACHERS_KEPT = 128
+_TEACHER_KEYS = (
+    "val_fraction", "min_val", "teacher_trees", "teacher_depth", "teacher_lr", "teacher_leaves", "teacher_min_leaf",
+    "teacher_feature_fraction", "max_bin", "kd_targets", "kd_folds", "calibrator", "reliability",
+)  # fmt: skip
+"""Keys of the run configuration that decide what a teacher is; that targets need out-of-fold outputs decides too."""
+
+
+def run_cell(cell: Cell, workspace: Path, progress: Progress = silent) -> Record:
+    """Run a cell.
+
+    Args:
+        cell: What to run.
+        workspace: Folder of shards, embeddings and runs that cells share.
+        progress: Told what is done.
+
+    Returns:
+        The record: accuracies in 0...1, bytes per client, seconds.
+
+    Raises:
+        FkdError: It cannot be run.
+    """
+    limit_threads(1)
+    started, cpu = time.perf_counter(), time.process_time()
+    federation = _federation(cell, workspace, progress)
+    try:
+        outcome = run_inprocess(federation, _Silent(), _Inline, _shared_teacher)
+        folder = federation.folder / "run" / outcome.summary["run_id"]
+        record = _record(cell, federation, outcome, folder)
+    finally:
+        shutil.rmtree(federation.folder, ignore_errors=True)
+    record["seconds"]["wall"] = round(time.perf_counter() - started, 2)
+    record["seconds"]["cpu"] = round(time.process_time() - cpu, 2)
+    return record
+
+
+# -- what cells share -----------------------------------------------------------------------------
+
+
+def _federation(cell: Cell, workspace: Path, progress: Progress) -> Federation:
+    """Shards, extractor, anchors and embeddings of a cell's data, made by whoever comes first."""
+    division = cell.division
+    settings = BenchSettings.model_construct(
+        clients=division.clients, extractor=division.extractor, data=division.data, threads=1
+    )
+    shared = workspace / "data" / division.id
+    with _alone(shared.with_suffix(".lock")):
+        if not (shared / "shards" / MANIFEST_FILE).exists():
+            shared.mkdir(parents=True, exist_ok=True)
+            create(division.create_request(shared / "dividing"))
+            (shared / "dividing").rename(shared / "shards")
+        manifest = Manifest.read(shared / "shards" / MANIFEST_FILE)
+        prepared, shards_folder = shared / "prepared", shared / "shards"
+        if not prepared.exists():
+            anchors, public = shards_folder / "anchors", shards_folder / "public"
+            prepare(division.extractor, anchors, public, shared / "preparing", division.seed, 1)
+            (shared / "preparing").rename(prepared)
+        own = shared / "cells" / cell.id
+        federation = Federation(settings, cell.config, own, manifest, prepared)
+        blob = (prepared / EXTRACTOR_FILE).read_bytes()
+        shards = [read_shard(shards_folder / name) for name in (*federation.client_names, "test")]
+        bank = EmbeddingBank(workspace / "bank", sha256_hex(blob), division.data_sha256)
+        bank.fill(shared / "cache" / "embeddings", load_extractor(blob), shards, progress)
+    own.mkdir(parents=True, exist_ok=True)
+    for name in ("shards", "cache"):
+        (own / name).unlink(missing_ok=True)
+        (own / name).symlink_to(shared / name)
+    return federation
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+_teachers: OrderedDict[str, Teacher] = OrderedDict()
+
+
+def _shared_teacher(
+    h_train: NDArray[np.float32],
+    y_train: NDArray[np.int64],
+    h_val: NDArray[np.float32],
+    y_val: NDArray[np.int64],
+    num_classes: int,
+    config: RunConfig,
+    *,
+    threads: int,
+    seed: int,
+    progress: Progress = silent,
+) -> Teacher:
+    """A teacher, trained once per data and configuration in this process."""
+    keys = {name: getattr(config, name) for name in _TEACHER_KEYS}
+    digest = hashlib.sha256(repr((num_classes, seed, config.beta > 0, sorted(keys.items()))).encode())
+    for array in (h_train, y_train, h_val, y_val):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    key = digest.hexdigest()
+    if key not in _teachers:
+        _teachers[key] = train_teacher(
+            h_train, y_train, h_val, y_val, num_classes, config,
+            threads=threads, seed=seed, progress=progress,
+        )  # fmt: skip
+        while len(_teachers) > _TEACHERS_KEPT:
+            _teachers.popitem(last=False)
+    return _teachers[key]
+
+
+class _Silent(Narrator):
+    """Keeps the log and says nothing: the grid speaks."""
+
+    def say(self, text: str, style: str = "") -> None:
+        """Nothing."""
+
+
+@dataclass
+class _Inline:
+    """Scores models at once, in this process."""
+
+    test: Path
+    extractor: Path
+    extractor_sha256: str
+    cache: Path
+    threads: int
+    on_result: Callable[[int, dict[str, Any]], None]
+    _score: Callable[[Path], dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._score = model_scores(self.test, self.extractor, self.extractor_sha256, self.cache, silent)
+
+    def submit(self, job: EvaluationJob) -> None:
+        """Score it."""
+        self.on_result(job.round, self._score(job.model))
+
+    def waiting_for(self) -> str:
+        """Never for anything."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing is queued."""
+
+    def kill(self) -> None:
+        """Nothing runs."""
+
+
+# -- the record -----------------------------------------------------------------------------------
+
+
+def _record(cell: Cell, federation: Federation, outcome: FederationResult, folder: Path) -> Record:
+    summary, reports = outcome.summary, outcome.reports
+    if summary["state"] != "completed":
+        raise FkdError(f"the run ended as {summary['state']}: {summary['detail']}")
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    final = summary["accuracy"]
+    matched = {report["client"]: _of_chosen(report, "matched") for report in reports}
+    known = [value for value in matched.values() if value is not None]
+    test = read_shard(federation.shards / "test")
+    accuracy = {
+        "global": final.get("published"),
+        **{name: value for name, value in final.items() if isinstance(value, float) and name != "published"},
+        "personal_full": _mean([_of_chosen(report, "full") for report in reports]),
+        "personal_matched": _mean(list(matched.values())),
+        "personal_matched_worst": min(known, default=None),
+        "ensemble": None if final else _ensemble_accuracy(federation, folder, test),
+    }
+    teachers = [report["teacher"] for report in reports if report["teacher"] is not None]
+    for view in ("full", "matched"):
+        alone = [r["personal"]["test_accuracy"].get("teacher", {}).get(view) for r in reports]
+        accuracy["local_only" if view == "full" else "local_only_matched"] = _mean(alone)
+    phases: dict[str, float] = defaultdict(float)
+    for report in reports:
+        for phase, seconds in report["seconds"].items():
+            phases[phase] += seconds / len(reports)
+    if teachers:
+        phases["teacher"] = statistics.fmean(teacher["seconds"] for teacher in teachers)
+    model = folder / MODEL
+    setup = summary["bytes"]["by_phase"].get("setup", {"payload": {"up": 0, "down": 0}})["payload"]
+    payload, message = summary["bytes"]["payload"], summary["bytes"]["message"]
+    last: Record = next((line for line in reversed(lines) if _weights(line)), {})
+    return {
+        **cell.head(),
+        "config": federation.config.model_dump(mode="json"),
+        "config_hash": summary["config_hash"],
+        "partition_hash": outcome.manifest.partition_sha256,
+        "git": _commit(),
+        "model_hash": summary["model_hash"],
+        "accuracy": accuracy,
+        "rounds": _curve(lines, folder, len(reports)),
+        "recall": final.get("recall"),
+        "class_names": list(outcome.manifest.classes),
+        "class_counts": [report["class_counts"] for report in reports],
+        "weights": _weights(last),
+        "reliability": _phase_value(last, "reliability"),
+        "calibration": _calibration(model, federation, test) if model.exists() else None,
+        "teacher": {
+            name: _mean([teacher[name] for teacher in teachers])
+            for name in ("ece_before", "ece_after", "nll_before", "nll_after")
+        }
+        if teachers
+        else None,
+        "correction": _corrections(lines),
+        "clients_matched": matched,
+        "personal_kinds": _by_kind(reports),
+        "bytes": {
+            "up": payload["up"] - setup["up"],
+            "down": payload["down"] - setup["down"],
+            "setup": setup["down"],
+            "message_up": message["up"],
+            "message_down": message["down"],
+        },
+        "excluded": sorted({name for line in lines for name in (_phase_value(line, "excluded") or {})}),
+        "seconds": {
+            "phases": {phase: round(seconds, 3) for phase, seconds in phases.items()},
+            "coordinator": summary["seconds"]["phases"],
+        },
+        "error": None,
+    }
+
+
+def _of_chosen(report: Record, view: str) -> float | None:
+    """Accuracy of the personal model that the site keeps."""
+    personal = report["personal"]
+    scores = personal["test_accuracy"].get(personal["chosen"], {})
+    value: float | None = scores.get(view)
+    return value
+
+
+def _by_kind(reports: Sequence[Record]) -> dict[str, float | None]:
+    """Matched accuracy of every kind of personal model, mean over clients."""
+    kinds = {kind for report in reports for kind in report["personal"]["test_accuracy"]}
+    return {
+        kind: _mean([report["personal"]["test_accuracy"].get(kind, {}).get("matched") for report in reports])
+        for kind in sorted(kinds - {"teacher"})
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and value == value]
+    return statistics.fmean(known) if known else None
+
+
+def _phase_value(line: Mapping[str, Any], name: str) -> Any:
+    """A value of the phase of a round in which models were combined."""
+    for phase in ("student", "exchange"):
+        if name in line.get("phases", {}).get(phase, {}):
+            return line["phases"][phase][name]
+    return None
+
+
+def _weights(line: Mapping[str, Any]) -> Any:
+    return _phase_value(line, "weights")
+
+
+def _corrections(lines: Sequence[Mapping[str, Any]]) -> Record | None:
+    """What stage 2 of FKD-RTM says about its last anchor correction."""
+    for line in reversed(lines):
+        if "residuals" in line["phases"]:
+            phase = line["phases"]["residuals"]
+            return {name: phase.get(name) for name in ("anchor_lambda", "loo_r2")}
+    return None
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], folder: Path, clients: int) -> list[Record]:
+    """Accuracy and cumulative payload bytes per client after every round, without what is sent once at the start."""
+    sent: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    with (folder / "ledger.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["phase"] != "setup":
+                sent[int(row["round"])][0] += int(row["payload_up"])
+                sent[int(row["round"])][1] += int(row["payload_down"])
+    curve, up, down = [], 0, 0
+    for line in lines:
+        round_number = line["round"]
+        for number in sorted(sent):
+            if number <= round_number:
+                more_up, more_down = sent.pop(number)
+                up, down = up + more_up, down + more_down
+        accuracies = {n: v for n, v in line.get("accuracy", {}).items() if isinstance(v, float)}
+        best = accuracies.get("published", accuracies.get("student"))
+        curve.append(
+            {
+                "round": round_number,
+                "accuracy": best,
+                "accuracies": accuracies,
+                "up": up // clients,
+                "down": down // clients,
+                "seconds": round(sum(phase["seconds"] for phase in line["phases"].values()), 3),
+            }
+        )
+    return curve
+
+
+def _calibration(model: Path, federation: Federation, test: Shard) -> Record:
+    """Confidence against accuracy of the published model on the test set, in bins of equal width."""
+    assert federation.prepared is not None
+    assert test.labels is not None
+    artifact = (federation.prepared / EXTRACTOR_FILE).read_bytes()
+    scorer = scorer_of(decode_published(model.read_bytes()), artifact)
+    inputs = test.images if scorer.takes_images else _embeddings(federation, artifact, test)
+    p = softmax(scorer.candidate_logits(inputs)[scorer.published])
+    confidence, hit = p.max(axis=1), p.argmax(axis=1) == test.labels
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    count = np.bincount(bins, minlength=CALIBRATION_BINS)
+    some = np.maximum(count, 1)
+    mean_confidence = np.bincount(bins, confidence, CALIBRATION_BINS) / some
+    mean_hit = np.bincount(bins, hit, CALIBRATION_BINS) / some
+    return {
+        "confidence": mean_confidence.round(4).tolist(),
+        "accuracy": mean_hit.round(4).tolist(),
+        "count": count.tolist(),
+        "ece": float((np.abs(mean_confidence - mean_hit) * count).sum() / max(1, count.sum())),
+        "nll": negative_log_likelihood(p, test.labels),
+    }
+
+
+def _ensemble_accuracy(federation: Federation, folder: Path, test: Shard) -> float | None:
+    """Accuracy of the mean of all clients' probabilities, for a method whose clients keep models of their own."""
+    assert federation.prepared is not None
+    artifact = (federation.prepared / EXTRACTOR_FILE).read_bytes()
+    total: NDArray[np.float64] | None = None
+    for name in federation.client_names:
+        path = folder / f"client-{name}" / PERSONAL_FILE
+        if not path.exists():
+            return None
+        scorer = scorer_of(decode_published(path.read_bytes()), artifact)
+        inputs = test.images if scorer.takes_images else _embeddings(federation, artifact, test)
+        p = softmax(scorer.candidate_logits(inputs)[scorer.published])
+        total = p if total is None else total + p
+    return None if total is None else float((total.argmax(axis=1) == test.labels).mean())
+
+
+def _embeddings(federation: Federation, artifact: bytes, shard: Shard) -> NDArray[np.float32]:
+    extractor = load_extractor(artifact)
+    return embed_cached(federation.cache / "embeddings", sha256_hex(artifact), extractor, shard)
+
+
+def _commit() -> str:
+    """The commit this package is at, where it is a checkout."""
+    told = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    return told.stdout.strip() if told.returncode == 0 else ""

@@ -1,0 +1,136 @@
+"""From an experiment to its cells: every method, on every value of every axis, with every seed; runs nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from fkd_bench.compare.cell import Cell, Division
+from fkd_bench.compare.experiment import DATA_AXIS, DivisionSpec, Experiment, MethodSpec, sentence_of
+from fkd_bench.compare.source_files import expanded, located_extractor, located_source
+from fkd_common.config import FKD_RTM
+from fkd_common.errors import UsageError
+from fkd_common.method_registry import exchange_method
+
+Located = tuple[str, str, str, str]
+"""A data set's source and hash, its extractor and hash."""
+
+
+def cells_of(
+    experiment: Experiment, variables: Mapping[str, str] | None, seeds: Sequence[int] | None = None
+) -> list[Cell]:
+    """All cells of an experiment, seed by seed.
+
+    Args:
+        experiment: What spans them.
+        variables: What ``${NAME}`` stands for; None looks for no file, and the cells are to be counted, not run.
+        seeds: Instead of the experiment's.
+
+    Raises:
+        UsageError: A variable is not set, or a cell's configuration cannot be.
+        DataError: Data or an extractor do not lie where the experiment says.
+    """
+    spanned = experiment.spanned
+    located = {
+        name: _located(experiment, name, variables)
+        for name in spanned.get(DATA_AXIS, list(experiment.data)[:1])
+    }
+    places = [dict(zip(spanned, values, strict=True)) for values in itertools.product(*spanned.values())]
+    first: dict[str, Cell] = {}
+    for seed in experiment.seeds if seeds is None else seeds:
+        for place in places:
+            for method in experiment.methods:
+                cell = _cell(experiment, method, place, seed, located)
+                if (other := first.setdefault(cell.id, cell)) is not cell:
+                    raise UsageError(
+                        f"experiment {experiment.name}: ({other}) and ({cell}) are one and the same run: leave one out"
+                    )
+    return list(first.values())
+
+
+def check_methods(cells: Iterable[Cell]) -> None:
+    """See that every method can be loaded here and takes its options; imports what they need.
+
+    Raises:
+        UsageError: One cannot, or does not.
+    """
+    seen = set()
+    for cell in cells:
+        key = (cell.method, str(sorted(cell.options.items())), str(cell.overrides.get("model")))
+        if cell.method != FKD_RTM and key not in seen:
+            exchange_method(cell.config)
+        seen.add(key)
+
+
+def reported(experiment: Experiment, cells: Sequence[Cell], command: str) -> dict[str, Any]:
+    """What tables and the report are told of an experiment, in the order that they show.
+
+    Args:
+        experiment: The experiment.
+        cells: Its cells.
+        command: What a reader types to make the same.
+    """
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "question": experiment.question,
+        "columns": experiment.columns,
+        "metrics": list(experiment.metrics),
+        "minutes": experiment.minutes,
+        "command": command,
+        "labels": [method.title for method in experiment.methods],
+        "axes": {axis: _distinct(cell.varied[axis] for cell in cells) for axis in experiment.spanned},
+        "seeds": list(experiment.seeds),
+    }
+
+
+def _cell(
+    experiment: Experiment,
+    method: MethodSpec,
+    place: Mapping[str, Any],
+    seed: int,
+    located: Mapping[str, Located],
+) -> Cell:
+    dataset = str(place.get(DATA_AXIS, next(iter(located))))
+    of_data = experiment.data[dataset].model_dump(exclude={"source", "extractor"}, exclude_none=True)
+    asked = experiment.model_dump(include=set(DivisionSpec.model_fields)) | of_data
+    asked |= {name: value for name, value in place.items() if name in DivisionSpec.model_fields}
+    keys = {name: value for name, value in place.items() if name not in asked and name != DATA_AXIS}
+    source, source_sha256, extractor, extractor_sha256 = located[dataset]
+    try:
+        division = DivisionSpec.model_validate(asked).model_dump()
+        cell = Cell(
+            experiment=experiment.name,
+            label=method.title,
+            method=method.method,
+            dataset=dataset,
+            division=Division(source, source_sha256, extractor, extractor_sha256, seed, **division),
+            options=method.options,
+            overrides={**experiment.common, **method.settings, **keys},
+        )
+        plain = {**cell.config.model_dump(mode="json"), **division, DATA_AXIS: dataset}
+    except ValidationError as error:
+        raise UsageError(f"experiment {experiment.name}: {method.title}: {sentence_of(error)}") from error
+    return replace(cell, varied={axis: plain[axis] for axis in place})
+
+
+def _located(experiment: Experiment, name: str, variables: Mapping[str, str] | None) -> Located:
+    spec, what = experiment.data[name], f"data set {name} of experiment {experiment.name}"
+    if variables is None:
+        return spec.source, name, spec.extractor, name
+    source = expanded(spec.source, variables, what)
+    extractor = expanded(spec.extractor, variables, f"the extractor of {what}")
+    return (*located_source(source), *located_extractor(extractor))
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in the order they come; lists are values too."""
+    kept: list[Any] = []
+    for value in values:
+        if value not in kept:
+            kept.append(value)
+    return kept

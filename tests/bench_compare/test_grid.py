@@ -1,0 +1,208 @@
+"""Cells on workers: run once, whatever fails or is killed; what is shared is made once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fkd_bench.compare.cell import Cell, Record
+from fkd_bench.compare.durations import Durations, as_time
+from fkd_bench.compare.grid import run_grid
+from fkd_bench.compare.pool import ProcessPool
+from fkd_bench.compare.result_cache import ResultCache
+from fkd_bench.compare.schedule import Schedule
+from fkd_bench.compare.watching import BarWatch, GridWatch, LineWatch
+
+from . import stand_in
+from .conftest import small_cells
+
+
+def grid(
+    folder: Path, cells: list[Cell], what: str = "quick", workers: int = 1, watch: GridWatch | None = None
+) -> list[Record]:
+    cache = ResultCache(folder)
+    pool = ProcessPool(f"{stand_in.HERE}:{what}", cache.workspace, cache.logs, workers)
+    return run_grid(cells, cache, pool, watch or GridWatch(workers))
+
+
+def ran(folder: Path) -> list[list[str]]:
+    return [line.split() for line in (folder / "work" / stand_in.RAN).read_text().splitlines()]
+
+
+def test_a_finished_cell_never_runs_again_not_even_for_another_experiment(tmp_path: Path) -> None:
+    assert len(grid(tmp_path, small_cells("[fedavg, fedprox]"))) == 2
+    renamed = small_cells("[{method: fedavg, label: Renamed}, fkd-rtm]")
+    assert [record["label"] for record in grid(tmp_path, renamed)] == ["FKD-RTM"]
+    assert [line[0] for line in ran(tmp_path)] == ["FedAvg", "FedProx", "FKD-RTM"]
+    assert [record["label"] for record in ResultCache(tmp_path).records(renamed)] == ["Renamed", "FKD-RTM"]
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("one_fails", "no data at /nowhere: give an existing file"),
+        ("one_has_a_bug", "ZeroDivisionError: "),
+        ("one_dies", "its process ended with signal SIGKILL"),
+    ],
+)
+def test_a_cell_that_fails_stops_no_other_and_is_tried_again(tmp_path: Path, what: str, error: str) -> None:
+    cells = small_cells()
+    errors = {record["label"]: record["error"] for record in grid(tmp_path, cells, what)}
+    assert errors["FedProx"].startswith(error)
+    assert (errors["FedAvg"], errors["FKD-RTM"]) == (None, None)
+    assert [record["error"] for record in grid(tmp_path, cells)] == [None]
+    assert all(record["error"] is None for record in ResultCache(tmp_path).records(cells))
+
+
+def test_what_a_cell_prints_and_where_it_broke_is_in_its_log(tmp_path: Path) -> None:
+    cells = small_cells()
+    grid(tmp_path, cells, "one_has_a_bug")
+    log = (tmp_path / "logs" / f"{cells[1].id}.log").read_text()
+    assert log.startswith("about to divide\n")
+    assert "1 // 0" in log
+
+
+def test_workers_live_on_have_one_thread_and_no_settings_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FKD_DATA", "/somewhere")
+    monkeypatch.setenv("FKD_ROUNDS", "7")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    records = grid(tmp_path, small_cells("[fedavg, fedprox]"), "tells_its_environment")
+    assert [record["environment"] for record in records] == [{"OMP_NUM_THREADS": "1"}] * 2
+    assert len({pid for *_, pid in ran(tmp_path)}) == 1
+    assert os.environ["OMP_NUM_THREADS"] == "5"
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.bench_compare.conftest import small_cells
+from tests.bench_compare.test_grid import grid
+if __name__ == "__main__":
+    grid(Path(sys.argv[1]), small_cells(), "slow_after_the_first")
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_after_a_kill_or_ctrl_c_nobody_works_on_and_the_same_call_goes_on(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER)
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    process = subprocess.Popen(
+        [sys.executable, str(driver), str(tmp_path)], env=environment, stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + 30
+    marks = tmp_path / "work" / stand_in.RAN
+    while not (marks.exists() and len(ran(tmp_path)) == 2) and time.monotonic() < until:
+        time.sleep(0.05)
+    worker = int(ran(tmp_path)[-1][-1])
+    process.send_signal(how)
+    process.communicate(timeout=20)
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{worker}").exists()
+    (tmp_path / "work" / "go").touch()
+    assert len(grid(tmp_path, small_cells())) == 2
+    assert [line[0] for line in ran(tmp_path)] == ["FedAvg", "FedProx", "FedProx", "FKD-RTM"]
+
+
+def test_a_record_is_plain_json_and_half_a_file_counts_as_none(tmp_path: Path) -> None:
+    (cell,) = small_cells("[fedavg]")
+    cache = ResultCache(tmp_path)
+    kept = cache.keep(cell, stand_in.quick(cell, tmp_path))
+    assert kept["accuracy"]["personal_full"] is None
+    path = tmp_path / "cells" / f"{cell.id}.json"
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert cache.finished(cell) == kept
+    path.write_text(path.read_text()[:50])
+    assert cache.finished(cell) is None
+
+
+# -- in which order -----------------------------------------------------------------------------------
+
+
+def test_the_first_cell_of_a_division_runs_alone_and_workers_stay_with_theirs() -> None:
+    cells = small_cells(seeds=[0, 1])
+    schedule: Schedule[int] = Schedule(cells)
+    first, second = schedule.take(1), schedule.take(2)
+    assert first is not None
+    assert second is not None
+    assert (first.seed, second.seed) == (0, 1)
+    assert schedule.take(3) is None
+    schedule.done(first)
+    third = schedule.take(3)
+    assert third is not None
+    assert third.seed == 0
+    schedule.done(second)
+    again = schedule.take(2)
+    assert again is not None
+    assert again.seed == 1
+
+
+def test_a_worker_without_cells_of_its_own_helps_where_most_are_left() -> None:
+    schedule: Schedule[int] = Schedule([*small_cells("[fedavg]"), *small_cells(seeds=[1])])
+    order = []
+    for _ in range(4):
+        cell = schedule.take(1)
+        assert cell is not None
+        schedule.done(cell)
+        order.append(cell.seed)
+    assert order == [0, 1, 1, 1]
+    assert schedule.take(1) is None
+
+
+# -- how long -----------------------------------------------------------------------------------------
+
+
+def test_time_is_foretold_from_the_same_method_on_the_same_data_by_mini_batches(tmp_path: Path) -> None:
+    """2 s for 2 rounds of 5 steps at 2 of 3 clients: 0.1 s a mini-batch, and 3 s for 3 rounds."""
+    (cell,) = small_cells("[fedavg]")
+    (longer,) = small_cells("[{method: fedavg, config: {rounds: 3}}]")
+    durations = Durations([stand_in.quick(cell, tmp_path)])
+    assert durations.expected(longer) == pytest.approx(3.0)
+    assert durations.all_of([cell, longer], workers=2) == pytest.approx(2.5)
+
+
+def test_nothing_is_foretold_of_a_method_that_never_ran(tmp_path: Path) -> None:
+    fedavg, fedprox = small_cells("[fedavg, fedprox]")
+    durations = Durations([stand_in.quick(fedavg, tmp_path)])
+    assert durations.expected(fedprox) is None
+    assert durations.all_of([fedavg, fedprox], 1) is None
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(40, "40 s"), (720, "12 min"), (12600, "3.5 h")])
+def test_time_is_said_as_people_do(seconds: float, said: str) -> None:
+    assert as_time(seconds) == said
+
+
+def test_a_program_is_told_every_event_as_one_json_object_a_line(tmp_path: Path) -> None:
+    out = io.StringIO()
+    grid(tmp_path, small_cells("[fedavg, fedprox]"), "one_fails", watch=LineWatch(1, out))
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [event["event"] for event in events] == [
+        "grid_started", "cell_started", "cell_finished", "cell_started", "cell_failed", "grid_ended",
+    ]  # fmt: skip
+    assert events[0]["left_s"] is None
+    assert (events[-1]["done"], events[-1]["of"], events[-1]["failed"]) == (2, 2, 1)
+    assert events[-2]["error"] == "no data at /nowhere: give an existing file"
+
+
+def test_a_person_sees_failures_and_no_estimate_before_there_is_one(tmp_path: Path) -> None:
+    out = io.StringIO()
+    watch = BarWatch(1, Console(file=out, force_terminal=True, width=200, color_system=None))
+    grid(tmp_path, small_cells("[fedavg, fedprox]"), "one_fails", watch=watch)
+    assert "failed FedProx, seed 0: no data at /nowhere" in out.getvalue()
+    assert "no estimate until each method ran once" in out.getvalue()
