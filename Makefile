@@ -11,7 +11,7 @@ DATA ?= cifar10:data
 EXTRACTOR ?= resnet18
 BENCH_FLAGS ?=
 
-.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack clean
+.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack bench-compare clean
 
 # The installed marker is rewritten whenever the project's description changes.
 $(VENV)/.installed-%: pyproject.toml
@@ -98,6 +98,10 @@ bench-embedding: $(VENV)/.installed-bench
 # What hostile clients do to every model under every aggregation: docs/results/hostile.md.
 bench-hostile: $(VENV)/.installed-bench
 	$(BIN)/fkd-bench hostile $(BENCH_FLAGS)
+
+# One ready experiment of `fkd-bench compare --list`, kept as docs/results/NAME: make bench-compare EXPERIMENT=e01-cifar10 DATA_FOLDER=/data
+bench-compare: $(VENV)/.installed-bench
+	$(BIN)/fkd-bench compare $(EXPERIMENT) --data-folder $(DATA_FOLDER) --publish docs/results/$(EXPERIMENT)
 
 clean:
 	rm -rf bench demo run fuzz-findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build *.egg-info

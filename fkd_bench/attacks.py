@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fkd_common.config import RunConfig
 from fkd_common.pb import types_pb2 as types
+from fkd_common.phases import REFINE_PHASES
 from fkd_common.tensors import Tensors
 
 SCALE = 10.0
@@ -76,7 +77,7 @@ def tampered(attack: Attack, phase: int, honest: Claim, received: Tensors, confi
         return Claim({"residuals": loud}, honest.num_samples, honest.reliability)
     if attack is Attack.ONE_CLASS:
         tensors = honest.tensors
-        if phase == types.PHASE_MOMENTS:  # as if every sample were there ten times
+        if phase in (types.PHASE_MOMENTS, *REFINE_PHASES):  # as if every sample were there ten times
             tensors = {name: array * np.float32(SCALE) for name, array in tensors.items()}
         return Claim(tensors, int(SCALE) * honest.num_samples, 1.0)
     return honest

@@ -18,8 +18,8 @@ class PrivacySettings(ProgramSettings):
     """Federated rounds."""
     residual_every: int = Field(10, ge=1)
     """Corrections are computed every this many rounds, and in the last."""
-    correction_at_start: bool = False
-    """Also before the first round."""
+    correction_at_start: bool = True
+    """Also moments before the first round."""
     correction: Listed[Correction] = (Correction.ANCHORS, Correction.MOMENTS)
     """Corrections that are computed."""
     privacy_delta: float = Field(1e-5, gt=0, lt=1)

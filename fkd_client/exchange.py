@@ -62,6 +62,7 @@ class ExchangePart:
         self._personal: Tensors | None = None
         self._received: exchange.State = {}
         self._seconds: dict[str, float] = {}
+        self._memories: dict[int, dict[str, Tensors]] = {}
         self._brings = site
         self._place = place
 
@@ -81,9 +82,9 @@ class ExchangePart:
             seed,
             brings.device,
             brings.threads,
-            self._remembered(),
-            self._place.progress,
+            progress=self._place.progress,
         )
+        self._memories = self._remembered()
         classes = int(np.count_nonzero(self.site.class_counts(brings.num_classes)))
         return {"samples": len(train), "validation": len(val), "classes": classes}
 
@@ -115,13 +116,15 @@ class ExchangePart:
             ) from error
 
     def _exchange(self, task: pb.Task, received: exchange.State) -> None:
+        self.site.memory = self._memory_before(task.key.round)
         with part_span("train"), self._timed("local"):
             tensors = self.method.local_update(self.site, received, task.key.round)
+        self._remember(task.key.round)
         request = pb.SubmitExchangeRequest(key=task.key, num_samples=len(self.site.train))
         self._place.transfer.submit(TensorMessage("SubmitExchange", request, tensors))
-        self._remember()
 
     def _personalise(self, task: pb.Task, received: exchange.State) -> None:
+        self.site.memory = self._memory_before(task.key.round + 1)
         with self._timed("personal"):
             self._personal = self.method.personal_model(self.site, received)
         self._received, self.personal_round = received, task.key.round
@@ -198,15 +201,27 @@ class ExchangePart:
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def _remember(self) -> None:
-        """Keep what the method remembers, where it remembers anything, so that a restart does not lose it."""
-        if not self.site.memory:
-            return
+    def _memory_before(self, round_number: int) -> dict[str, Tensors]:
+        """What the site remembered when a round began: a round that is asked for again is computed as it was."""
+        earlier = [number for number in self._memories if number < round_number]
+        return dict(self._memories[max(earlier)]) if earlier else {}
+
+    def _remember(self, round_number: int) -> None:
+        """Keep what the method remembers after a round, and after the one before, before anything is uploaded.
+
+        Wherever the program is ended, its next start has what the round at work began with.
+        """
+        earlier = [number for number in self._memories if number < round_number]
+        kept = {number: self._memories[number] for number in sorted(earlier)[-1:]}
+        self._memories = {**kept, round_number: dict(self.site.memory)}
         flat = {
-            f"{group}{_SEPARATOR}{name}": array
-            for group, tensors in self.site.memory.items()
+            _SEPARATOR.join((str(number), group, name)): array
+            for number, memory in self._memories.items()
+            for group, tensors in memory.items()
             for name, array in tensors.items()
         }
+        if not flat:
+            return
         self._own_folder()
         try:
             write_atomically(self.folder / MEMORY_FILE, encode(flat))
@@ -215,20 +230,20 @@ class ExchangePart:
                 f"{self.folder / MEMORY_FILE} cannot be written: {error.strerror or error}", reason="STORAGE"
             ) from error
 
-    def _remembered(self) -> dict[str, Tensors]:
-        memory: dict[str, Tensors] = {}
+    def _remembered(self) -> dict[int, dict[str, Tensors]]:
+        """By the round after which it was remembered."""
+        memories: dict[int, dict[str, Tensors]] = {}
         try:
-            flat = decode((self.folder / MEMORY_FILE).read_bytes())
+            for key, array in decode((self.folder / MEMORY_FILE).read_bytes()).items():
+                number, group, name = key.split(_SEPARATOR, 2)
+                memories.setdefault(int(number), {}).setdefault(group, {})[name] = array
         except FileNotFoundError:
-            return memory
-        except (OSError, FkdError) as error:
+            return {}
+        except (OSError, ValueError, FkdError) as error:
             raise DamagedFileError(
                 f"{self.folder / MEMORY_FILE} is damaged ({error}): remove it to start this site's own model anew"
             ) from error
-        for key, array in flat.items():
-            group, _, name = key.partition(_SEPARATOR)
-            memory.setdefault(group, {})[name] = array
-        return memory
+        return memories
 
     def _own_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -9,23 +9,38 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lightgbm.basic import LightGBMError
 from numpy.typing import NDArray
 
 from fkd_client.embedding import embed, preprocess
+from fkd_client.exchange import PERSONAL_FILE
 from fkd_client.extractor import Extractor, load_extractor
 from fkd_client.global_model import GlobalModel
 from fkd_client.personal import PersonalModel
 from fkd_client.personal_file import DESCRIPTION_FILE, TENSORS_FILE, load_personal, read_origin
+from fkd_client.published_scorer import scorer_of
 from fkd_common.artifacts import blob_file, sha256_hex
 from fkd_common.config import FinetuneScope, PersonalKind
 from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.exported_file import EXPORT_KEY, decode_exported, read_whole
 from fkd_common.extractor_artifact import MAX_IMAGE_BYTES, ExtractorSpec, build_extractor_artifact
 from fkd_common.method.probabilities import softmax
-from fkd_common.model_file import HEADER_KEY, decode_model
+from fkd_common.model_file import EXCHANGE_KEY, HEADER_KEY, ExchangeModel, decode_model, decode_published
 from fkd_common.places import RUNS, newest_file
 from fkd_common.tensors import metadata_of
 from fkd_shards.arrays import checked_classes
+
+_MISFITS = (
+    KeyError,
+    ValueError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    LightGBMError,
+    FkdError,
+)
+"""What scoring with tensors, trees and options that do not belong together ends in."""
 
 _Scores = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
@@ -50,8 +65,9 @@ class Predictor:
         blank = np.zeros((1, self.image_size, self.image_size, 3), np.uint8)
         try:
             shape = self._scores(blank).shape
-        except (ValueError, IndexError, RuntimeError, FkdError) as error:
-            raise DataError(f"the {self.about} does not fit together: {error}") from error
+        except _MISFITS as error:
+            why = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise DataError(f"the {self.about} does not fit together: {why}") from error
         if shape != (1, len(self.classes)):
             raise DataError(f"the {self.about} scores {shape[1:]} classes and names {len(self.classes)}")
 
@@ -86,7 +102,11 @@ class ExtractorSearch:
     """The folder in which this machine keeps what it has received."""
 
     def find(self, sha256: str, run: Path) -> Extractor:
-        """The extractor with that hash.
+        """The extractor with that hash; see :meth:`artifact`."""
+        return load_extractor(self.artifact(sha256, run))
+
+    def artifact(self, sha256: str, run: Path) -> bytes:
+        """The extractor's artifact with that hash.
 
         Args:
             sha256: Of the artifact, hexadecimal.
@@ -98,7 +118,7 @@ class ExtractorSearch:
         if re.fullmatch("[0-9a-f]{64}", sha256) is None:
             raise DataError(f"the model names its extractor {sha256[:80]!r}; expected a SHA-256")
         if self.given is not None:
-            return load_extractor(self._given(self.given, sha256))
+            return self._given(self.given, sha256)
         places = [blob_file(folder, sha256) for folder in (self.artifacts, run / "blobs")]
         found = next((path for path in places if path.is_file()), None)
         if found is None:
@@ -109,7 +129,7 @@ class ExtractorSearch:
         blob = read_whole(found)
         if sha256_hex(blob) != sha256:
             raise DataError(f"{found} is damaged: its content does not match its name; remove it")
-        return load_extractor(blob)
+        return blob
 
     @staticmethod
     def _given(path: Path, sha256: str) -> bytes:
@@ -130,7 +150,7 @@ def newest_personal(runs: Path = RUNS) -> Path:
     Raises:
         UsageError: There is none.
     """
-    newest = newest_file(runs, f"*/client-*/{DESCRIPTION_FILE}")
+    newest = newest_file(runs, f"*/client-*/{DESCRIPTION_FILE}", f"*/client-*/{PERSONAL_FILE}")
     if newest is None:
         raise UsageError(
             f"no personal model in {runs.absolute()}: give --model FOLDER (run/<id>/client-<name>), or a model made by "
@@ -143,16 +163,19 @@ def open_model(path: Path, extractors: ExtractorSearch, device: str) -> Predicto
     """The model in a folder or file, of whichever kind.
 
     Args:
-        path: A personal model's folder, a run's folder or its model.safetensors, or an exported model.
+        path: A personal model's folder, a run's folder or its model.safetensors, or an exported model; of any method.
         extractors: Where to look for the extractor; an exported model brings its own.
         device: Where the extractor runs.
 
     Raises:
         DataError: There is no model, it is damaged, or its extractor is not to be had.
+        UsageError: Its method is not installed here.
     """
     if (path / DESCRIPTION_FILE).is_file():
         return _personal(path, extractors, device)
-    file = path / TENSORS_FILE if path.is_dir() else path
+    file = path
+    if path.is_dir():
+        file = path / (PERSONAL_FILE if (path / PERSONAL_FILE).is_file() else TENSORS_FILE)
     blob = read_whole(file)
     try:
         keys = metadata_of(blob)
@@ -162,6 +185,8 @@ def open_model(path: Path, extractors: ExtractorSearch, device: str) -> Predicto
         exported = decode_exported(blob)
         about = f"global model of run {exported.header.run_id}"
         extractor, model = load_extractor(exported.extractor), decode_model(exported.model)
+    elif EXCHANGE_KEY in keys:
+        return _of_another_method(file, blob, extractors, device)
     elif HEADER_KEY in keys:
         model = decode_model(blob)
         about = "published global model"
@@ -181,6 +206,24 @@ _EXPECTED = (
     "expected a personal model's folder, a run's model.safetensors, or a file made by fkd-server export --format "
     "safetensors"
 )
+
+
+def _of_another_method(file: Path, blob: bytes, extractors: ExtractorSearch, device: str) -> Predictor:
+    """A global or personal model in its method's own tensors."""
+    model = decode_published(blob)
+    assert isinstance(model, ExchangeModel)
+    personal = file.name == PERSONAL_FILE
+    folder = file.absolute().parent
+    artifact = extractors.artifact(model.header.extractor_sha256, folder.parent if personal else folder)
+    scorer, extractor = scorer_of(model, artifact, device), load_extractor(artifact).to(device)
+    about = f"{'personal' if personal else 'published global'} model of {model.header.config.method}"
+    classes = checked_classes(model.header.classes, str(file))
+
+    def scores(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        inputs = images if scorer.takes_images else embed(extractor, images, device=device)
+        return scorer.candidate_logits(inputs)[scorer.published]
+
+    return Predictor(about, classes, extractor.spec, scores)
 
 
 def _personal(folder: Path, extractors: ExtractorSearch, device: str) -> Predictor:

@@ -151,7 +151,7 @@ class TaskRunner:
 
     def _gradient(self, task: pb.Task) -> None:
         self._progress(0.0, "refining the moment correction")
-        solution, which = self._input(task, "solution"), self._features(task)
+        solution, which = self._input_once(task, "solution"), self._features(task)
         check_solution(solution, which, self._pipeline)
         gradient = self._pipeline.gradient(self._received_student(task), solution["V"], which)
         request = pb.SubmitGradientRequest(key=task.key, num_samples=self._pipeline.num_samples)

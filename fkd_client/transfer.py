@@ -28,7 +28,7 @@ MAX_ARTIFACT_BYTES = 4 << 30
 
 _ATTEMPTS = 3
 _RECENT = 4
-"""A round has at most three artifacts; the student of the last one may be asked for again."""
+"""A vote compares models of at most four artifacts; the next round begins with one of them, the student."""
 
 
 @dataclass(frozen=True)

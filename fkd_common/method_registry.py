@@ -27,10 +27,9 @@ def exchange_method(config: RunConfig) -> type[ExchangeMethod]:
     """
     found = [entry for entry in entry_points(group=GROUP) if entry.name == config.method]
     if not found:
-        raise UsageError(
-            f"method {config.method!r} is not installed here{did_you_mean(config.method, known_methods())}: "
-            f"expected one of {', '.join(known_methods())}"
-        )
+        known = known_methods()
+        advice = did_you_mean(config.method, known, f"expected one of {', '.join(known)}")
+        raise UsageError(f"method {config.method!r} is not installed here: {advice}")
     try:
         method = found[0].load()
     except ImportError as error:

@@ -9,9 +9,9 @@ RUNS = Path("run")
 """Where coordinators and clients put their runs unless they are told otherwise."""
 
 
-def newest_file(folder: Path, pattern: str) -> Path | None:
-    """The file below a folder that was written last, of those that a glob pattern names; None if there is none."""
-    found = (path for path in folder.glob(pattern) if path.is_file())
+def newest_file(folder: Path, *patterns: str) -> Path | None:
+    """The file below a folder that was written last, of those that glob patterns name; None if there is none."""
+    found = (path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 

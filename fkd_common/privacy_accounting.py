@@ -20,10 +20,10 @@ class Releases:
     @classmethod
     def planned(cls, config: RunConfig) -> Releases:
         """What a site sends that takes part in every correction of a run: the most, unless a task is repeated."""
-        rounds = sum(config.is_correction_round(number) for number in range(config.rounds + 1))
+        rounds = sum(config.is_correction_round(number) for number in range(1, config.rounds + 1))
         return cls(
             rounds if Correction.ANCHORS in config.correction else 0,
-            rounds if Correction.MOMENTS in config.correction else 0,
+            rounds + config.is_correction_round(0) if Correction.MOMENTS in config.correction else 0,
         )
 
 

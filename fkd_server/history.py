@@ -17,7 +17,7 @@ class ClientTally:
 
     missed: int = 0
     students: int = 0
-    """Students it sent, in the clear or under masks."""
+    """Students it sent, in the clear or under masks; of another method, its exchanges."""
     samples: int = 0
     reliability: float = 0.0
     weight: float = 0.0
@@ -44,7 +44,7 @@ class History:
             self._rounds.append(_round_status(record))
             for summary in phases.values():
                 self._count_missing(summary)
-            self._count_students(phases.get("student"))
+            self._count_students(_training(phases))
             for client, counts in phases.get("moments", {}).get("class_counts", {}).items():
                 self._tally(client).class_counts = tuple(counts)
         if accuracy:
@@ -116,9 +116,15 @@ def best_by_candidate(validation: Mapping[str, float]) -> dict[str, float]:
     return best
 
 
+def _training(phases: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The phase that a round's local training ends in."""
+    training: Mapping[str, Any] | None = phases.get("student", phases.get("exchange"))
+    return training
+
+
 def _round_status(record: Mapping[str, Any]) -> pb.RoundStatus:
     phases = record["phases"]
-    votes, student, personal = (phases.get(name, {}) for name in ("votes", "student", "personal"))
+    votes, personal, training = phases.get("votes", {}), phases.get("personal", {}), _training(phases) or {}
     return pb.RoundStatus(
         round=record["round"],
         seconds=record["seconds"],
@@ -126,7 +132,7 @@ def _round_status(record: Mapping[str, Any]) -> pb.RoundStatus:
         phases=[_phase_status(name, summary) for name, summary in phases.items()],
         validation={**votes.get("validation_accuracy", {}), **personal.get("validation_accuracy", {})},
         published=votes.get("published", "").split(".")[0],
-        weights=student.get("weights", {}),
+        weights=training.get("weights", {}),
     )
 
 

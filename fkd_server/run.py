@@ -151,8 +151,11 @@ def assemble(
     Raises:
         DataError: Extractor, anchors, test set or the run's state cannot be used.
         RefusedError: The unfinished run began with other settings.
-        UsageError: The run is finished, or another coordinator serves it.
+        UsageError: The run is finished, another coordinator serves it, or its method is not installed here.
     """
+    config = settings.run_config()
+    if config.method != FKD_RTM:
+        exchange_method(config)  # a mistyped name is not to be noticed after a preparation of minutes
     if settings.test is not None and not settings.test.is_dir():
         raise UsageError(f"--test {settings.test}: no such shard folder")
     folder = RunFolder(folder_for(settings))

@@ -36,7 +36,7 @@ class Background:
     output: OutputLayer | None = None
     """Last layer of the student that the moments belong to, where z holds the last hidden layer."""
     diagonal: NDArray[np.float64] | None = None
-    """Of the pooled moments that gradients refine."""
+    """(p,) what the client's Σ z² cannot exceed, while gradients refine the pooled moments."""
     anchors: NDArray[np.float32] | None = None
     """(m, d) embeddings that a student has to answer for; without them it answers for one zero."""
 

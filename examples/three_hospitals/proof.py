@@ -21,6 +21,7 @@ Row = tuple[int, ...]
 """Calls, payload and message bytes, up and down, and wasted ones."""
 Rows = Mapping[tuple[int, str], Row]
 """By round and phase."""
+_WHILE_GATHERING = {(0, "setup"), (0, "control")}
 _COLUMNS = ("calls", "payload_up", "payload_down", "message_up", "message_down", "wasted")
 
 
@@ -126,7 +127,7 @@ def _bytes(switch: Switch, folder: Path, name: str, own: Rows) -> SiteBytes:
 def _ledger_claims(ledgers: Sequence[tuple[Rows, Rows]], disturbed: Disturbed) -> list[Claim]:
     places = {place for own, hub in ledgers for place in (*own, *hub)}
     answered = [place for place in places if place[0] not in disturbed.cable]
-    quiet = [place for place in answered if place[0] not in (0, disturbed.kill)]
+    quiet = [place for place in answered if place[0] != disturbed.kill and place not in _WHILE_GATHERING]
     up = _COLUMNS.index("payload_up")
     none: Row = (0,) * len(_COLUMNS)
     cut = f"{disturbed.cable.start} to {disturbed.cable.stop - 1}"
@@ -137,7 +138,7 @@ def _ledger_claims(ledgers: Sequence[tuple[Rows, Rows]], disturbed: Disturbed) -
             all(own.get(p, none)[up] == hub.get(p, none)[up] for own, hub in ledgers for p in answered),
         ),
         Claim(
-            "all other columns are the same too, but for the time before the first round, when hospitals ask in "
+            "all other columns are the same too, but for the time before anything is computed, when hospitals ask in "
             f"vain, and for the round in which the hub was killed ({disturbed.kill}): what it served in its last five "
             "seconds is not in its ledger",
             all(own.get(place) == hub.get(place) for own, hub in ledgers for place in quiet),

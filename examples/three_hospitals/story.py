@@ -180,7 +180,7 @@ class Story:
         show, ops = self._show, self._at("ops")
         show.heading("A cable is pulled")
         show.run(ops, f"fkd-server resume {OPERATOR}")
-        first = self._rounds_done() + 1
+        first = self._next_round()
         show.run_on_switch("ip link set south down")
         show.say(
             "The round that is open waits for `south` until it counts as gone, and the run goes on with two hospitals."
@@ -190,7 +190,7 @@ class Story:
         show.run(ops, f"fkd-server clients {OPERATOR}")
         show.run_on_switch("ip link set south up")
         self._wait("south is back", lambda: self._client("south")["alive"])
-        self._disturbed.cable = range(first, self._rounds_done() + 2)
+        self._disturbed.cable = range(first, self._next_round() + 1)
         show.run(ops, f"fkd-server clients {OPERATOR}")
 
     def _power(self) -> None:
@@ -246,6 +246,10 @@ class Story:
 
     def _rounds_done(self) -> int:
         return int(self._status()["rounds_done"])
+
+    def _next_round(self) -> int:
+        """The round after the last one that is over."""
+        return int(self._rounds()[-1]["round"]) + 1
 
     def _client(self, name: str) -> dict[str, Any]:
         return next(client for client in self._status()["clients"] if client["name"] == name)

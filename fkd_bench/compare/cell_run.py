@@ -116,9 +116,9 @@ def _federation(cell: Cell, workspace: Path, progress: Progress) -> Federation:
         shards = [read_shard(shards_folder / name) for name in (*federation.client_names, "test")]
         bank = EmbeddingBank(workspace / "bank", sha256_hex(blob), division.data_sha256)
         bank.fill(shared / "cache" / "embeddings", load_extractor(blob), shards, progress)
-    own.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(own, ignore_errors=True)  # a process that was killed may have left half a run
+    own.mkdir(parents=True)
     for name in ("shards", "cache"):
-        (own / name).unlink(missing_ok=True)
         (own / name).symlink_to(shared / name)
     return federation
 

@@ -99,7 +99,7 @@ def gradient_flaw(G: NDArray[Any], n: int, diagonal: NDArray[np.float64], slack:
     Args:
         G: (p, C), finite.
         n: n_k, at least 0.
-        diagonal: (p,) of the pooled A, which is at least the client's own.
+        diagonal: (p,) at least the client's own Σ z², such as the diagonal of the pooled A.
         slack: Relative tolerance for float32.
 
     Returns:

@@ -74,6 +74,8 @@ class AscentState:
     members: tuple[str, ...]
     """Whose samples they are of."""
     samples: int
+    least_factor: float = 1.0
+    """Least that a member's moments are multiplied with among them."""
     t: float = 1.0
 
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -364,7 +366,7 @@ class FkdRtm:
             pooled = self._blobs.put(encode({"A": pack_symmetric(A, 0)}))
         self.solve_pooled(A, B)
         if self.config.refinements:
-            self._begin_ascent(pooled, tuple(factors), round(A[-1, -1]))
+            self._begin_ascent(pooled, factors, round(A[-1, -1]))
         return {
             "pooled_samples": sum(uploads[name].num_samples for name in factors),
             "features": p,
@@ -403,7 +405,7 @@ class FkdRtm:
         artifact = self._blobs.put(encode(solutions))
         self.state = replace(self.state, moment_solutions=artifact, best_moments="moments.0")
 
-    def _begin_ascent(self, pooled: Artifact, members: tuple[str, ...], samples: int) -> None:
+    def _begin_ascent(self, pooled: Artifact, factors: Mapping[str, float], samples: int) -> None:
         """Start from the ridge solution whose strength is nearest to the penalty of the refinement."""
         grid = self.config.lambda_grid
         nearest = min(range(len(grid)), key=lambda i: abs(math.log(grid[i] / self.config.refine_l2)))
@@ -416,20 +418,21 @@ class FkdRtm:
                 self._blobs.put(encode({"W": start, "N": start})),
                 self._blobs.put(encode({"V": V})),
                 pooled,
-                members,
+                tuple(factors),
                 samples,
+                min(factors.values()),
             ),
         )
 
     def gradient_diagonal(self) -> NDArray[np.float64] | None:
-        """(p,) diagonal of the pooled moments while they are being refined: no gradient is longer than it allows."""
+        """(p,) what no member's Σ z² exceeds while the pooled moments are refined: gradients are held against it."""
         ascent = self.state.ascent
         if ascent is None:
             return None
         p = self.num_moment_features
         first = np.concatenate([[0], np.cumsum(p - np.arange(p - 1))])
         diagonal: NDArray[np.float64] = decode(self._blobs.read(ascent.pooled.sha256))["A"][first]
-        return diagonal
+        return diagonal / min(1.0, ascent.least_factor)
 
     def _refine(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """One step of the refinement; gradients of some members stand for those of all."""

@@ -58,7 +58,8 @@ class SecureFkdRtm(FkdRtm):
             return super().task(phase, client)
         content = self._sums.task(self.state.secure, place, client)
         if place.step is Step.MASKED:
-            return replace(content, inputs={"student": self.state.student, **content.inputs})
+            started = {"student": self.state.student} if place.summed is Summed.STUDENT else self._student()
+            return replace(content, inputs={**started, **content.inputs})
         return content
 
     def secure_schema(self, phase: int, client: str) -> Mapping[str, TensorSpec] | None:

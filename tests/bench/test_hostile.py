@@ -57,10 +57,13 @@ def test_a_constant_residual_says_class_0_as_loudly_as_clipping_allows() -> None
     assert claim.tensors["residuals"].tolist() == [[5, -5, -5], [5, -5, -5]]
 
 
-def test_a_one_class_liar_claims_ten_times_its_samples_and_moments_to_match() -> None:
+def test_a_one_class_liar_claims_ten_times_its_samples_and_sums_to_match() -> None:
     honest = Claim({"A": np.ones(3, np.float32), "B": np.ones((2, 2), np.float32)}, 7, 0.5)
     claim = tampered(Attack.ONE_CLASS, MOMENTS, honest, {}, RunConfig())
     assert (claim.num_samples, claim.reliability, claim.tensors["A"].tolist()) == (70, 1.0, [10, 10, 10])
+    honest = Claim({"G": np.ones((1, 2), np.float32)}, 7, 0.5)
+    claim = tampered(Attack.ONE_CLASS, types.PHASE_REFINE_3, honest, {}, RunConfig())
+    assert (claim.num_samples, claim.tensors["G"].tolist()) == (70, [[10, 10]])
 
 
 @pytest.mark.e2e

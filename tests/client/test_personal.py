@@ -63,12 +63,29 @@ def test_every_candidate_is_built_and_the_best_on_validation_is_chosen(config):
         assert accuracy(model.scores(name, val.h), val.labels) == value
 
 
-def test_ties_go_to_the_simpler_model(config):
+@pytest.mark.parametrize("personal, kept", [
+    (("closed_form", "prior", "blend", "finetune"), "blend"),
+    (("closed_form", "prior"), "prior"),
+    (("closed_form",), "closed_form"),
+    (("finetune",), "finetune"),
+    ((), "global"),
+])  # fmt: skip
+def test_of_equals_one_that_knows_the_label_shares_is_kept_before_the_global_model(config, personal, kept):
+    """A D_val of one class, which everybody gets right, cannot tell them apart."""
+    config = config.model_copy(update={"personal": tuple(PersonalKind(name) for name in personal)})
     train, val, teacher = client(config, classes=[2])
     model = personalise(published(config), train, val, teacher, config, seed=0)
-    tied = [n for n, v in model.val_accuracy.items() if v == model.val_accuracy[model.chosen]]
-    assert len(tied) > 1
-    assert model.chosen == tied[0]
+    assert model.val_accuracy == dict.fromkeys(model.candidates, 1.0)
+    assert model.chosen == kept
+
+
+def test_the_global_model_is_kept_where_every_other_is_worse(config):
+    """A site of one class, whose D_val has another: its label shares mislead."""
+    wild = config.model_copy(update={"personal": (PersonalKind.PRIOR,)})
+    (train, _, teacher), (_, val, _) = client(wild, classes=[2]), client(wild, classes=[1])
+    model = personalise(published(wild), train, val, teacher, wild, seed=0)
+    assert model.val_accuracy["prior"] < model.val_accuracy["global"]
+    assert model.chosen == "global"
 
 
 def test_the_global_model_is_left_alone(config):

@@ -13,9 +13,10 @@ from fkd_client.extractor import Extractor
 from fkd_client.pipeline import Pipeline
 from fkd_client.privacy import RELEASES_FILE, ReleaseLog
 from fkd_client.site import Site
-from fkd_common.config import RunConfig
+from fkd_common.config import MomentFeatures, RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.moment_checks import OutputLayer
+from fkd_common.method.moments import unpack_symmetric
 from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import types_pb2 as types
 from fkd_common.privacy_accounting import Releases
@@ -78,6 +79,15 @@ def test_what_a_site_uploads_passes_validation(site: Site, changes: dict[str, An
     block = first["A"][-(d + 1) * (d + 2) // 2 :]
     again = pipeline.moments(state, block_known=True)
     rules.check_tensors(types.PHASE_MOMENTS, dict(again), Background(1, n, block, output))
+    start = pipeline.untrained_student()
+    before = pipeline.moments(start, block_known=False, which=MomentFeatures.EMBEDDING)
+    rules.check_tensors(types.PHASE_MOMENTS, dict(before), Background(0, n))
+    if not config.refinements:
+        return
+    diagonal = unpack_symmetric(first["A"], 8 + 4 + d + 1, None).diagonal()
+    for V in (np.zeros((8 + 4 + d + 1, 3)), np.random.default_rng(0).normal(size=(8 + 4 + d + 1, 3))):
+        G = pipeline.gradient(state, V.astype(np.float32), config.moment_features)
+        rules.check_tensors(types.PHASE_REFINE_1, dict(G), Background(1, n, diagonal=diagonal))
 
 
 def test_noise_is_different_every_time_and_counted_every_time(site: Site) -> None:

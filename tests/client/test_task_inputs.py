@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fkd_client.task_inputs import check_choice, check_corrections, check_student
-from fkd_common.config import RunConfig
+from fkd_client.task_inputs import check_choice, check_corrections, check_solution, check_student
+from fkd_common.config import MomentFeatures, RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
@@ -31,8 +31,11 @@ def solved(count=2, p=2 + D + 1):
 
 def test_what_fits_is_taken():
     check_student(student(), PIPELINE)
-    check_corrections(pb.Task(anchor_lambda=10.0), fused(), solved(), PIPELINE)
-    check_corrections(pb.Task(), {}, {}, PIPELINE)
+    check_corrections(pb.Task(anchor_lambda=10.0), fused(), solved(), MomentFeatures.HIDDEN, PIPELINE)
+    check_corrections(pb.Task(), {}, solved(p=D + 1), MomentFeatures.EMBEDDING, PIPELINE)
+    check_corrections(pb.Task(), {}, {}, MomentFeatures.HIDDEN, PIPELINE)
+    check_solution({"V": np.zeros((2 + D + 1, C), np.float32)}, MomentFeatures.HIDDEN, PIPELINE)
+    check_solution({"V": np.zeros((D + 1, C), np.float32)}, MomentFeatures.EMBEDDING, PIPELINE)
 
 
 @pytest.mark.scenario(10, 11)
@@ -65,7 +68,23 @@ def test_a_student_of_another_run_is_refused(changes, named):
 )
 def test_corrections_of_another_run_are_refused(strength, residuals, solutions):
     with pytest.raises(DataError, match="coordinator's"):
-        check_corrections(pb.Task(anchor_lambda=strength), residuals, solutions, PIPELINE)
+        check_corrections(
+            pb.Task(anchor_lambda=strength), residuals, solutions, MomentFeatures.HIDDEN, PIPELINE
+        )
+
+
+@pytest.mark.scenario(11)
+@pytest.mark.parametrize(
+    "solution, named",
+    [
+        ({"V": np.zeros((D + 1, C), np.float32)}, "V"),
+        ({"V": np.full((2 + D + 1, C), np.inf, np.float32)}, "infinity"),
+        ({"W": np.zeros((2 + D + 1, C), np.float32)}, "W"),
+    ],
+)
+def test_a_refined_solution_of_another_run_is_refused(solution, named):
+    with pytest.raises(DataError, match=f"coordinator's refined moments cannot be used.*{named}"):
+        check_solution(solution, MomentFeatures.HIDDEN, PIPELINE)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +93,7 @@ def test_corrections_of_another_run_are_refused(strength, residuals, solutions):
         ("student", "", True),
         ("student", "moments.1", True),
         ("moments.0", "moments.0", True),
+        ("moments.refined", "moments.refined", False),
         ("moments.0", "", False),
         ("moments.0", "student", False),
         ("moments.9", "moments.0", False),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fkd_common.config import Correction, PersonalKind, RunConfig
+from fkd_common.config import Correction, MomentFeatures, PersonalKind, RunConfig
 
 
 def config(**keys: Any) -> RunConfig:
@@ -67,6 +67,9 @@ def test_settings_that_contradict_each_other_are_refused(keys: dict[str, Any], s
         ("tau_r", -0.1),
         ("secure_threshold", 0.5),
         ("secure_threshold", 1.1),
+        ("refine_steps", -1),
+        ("refine_steps", 11),
+        ("refine_l2", 0.0),
         ("drop_below", 1.1),
         ("eps", 0.1),
         ("finetune_epochs", 6),
@@ -139,12 +142,27 @@ def test_canonical_json_has_sorted_keys_and_no_spaces() -> None:
 
 def test_corrections_are_due_every_tenth_round_and_in_the_last() -> None:
     run = config(rounds=25, residual_every=10)
-    assert [t for t in range(26) if run.is_correction_round(t)] == [10, 20, 25]
+    assert [t for t in range(1, 26) if run.is_correction_round(t)] == [10, 20, 25]
 
 
-def test_the_untrained_student_is_corrected_only_on_request() -> None:
-    assert not config().is_correction_round(0)
-    assert config(correction_at_start=True).is_correction_round(0)
+def test_before_the_first_round_moments_are_pooled_unless_it_is_refused() -> None:
+    """Of the embedding alone, whatever later rounds pool; there are no residuals before the student has learnt."""
+    assert config().is_correction_round(0)
+    assert config(correction="moments").is_correction_round(0)
+    assert not config(correction="anchors").is_correction_round(0)
+    assert not config(correction_at_start=False).is_correction_round(0)
+    assert [config().moment_features_in(t) for t in (0, 1)] == [
+        MomentFeatures.EMBEDDING,
+        MomentFeatures.HIDDEN,
+    ]
+
+
+def test_moments_are_refined_by_ten_steps_where_gradients_may_be_seen() -> None:
+    noise = {"noise_multiplier": 1.0, "residual_l2_clip": 1.0, "feature_clip": 1.0, "target_clip": 1.0}
+    assert (config().refinements, config(refine_steps=3).refinements) == (10, 3)
+    assert config(correction="anchors").refinements == 0
+    assert config(secure_aggregation=True).refinements == 0
+    assert config(**noise).refinements == 0
 
 
 def test_without_corrections_no_round_corrects() -> None:

@@ -58,6 +58,7 @@ def test_every_phase_of_the_protocol_has_a_name() -> None:
     assert list(PHASE_NAMES.values()) == [
         "setup", "control", "student", "residuals", "moments", "votes", "personal",
         "student_keys", "student_shares", "student_unmask", "moments_keys", "moments_shares", "moments_unmask",
+        "exchange", *[f"refine_{step}" for step in range(1, 11)],
     ]  # fmt: skip
 
 

@@ -35,10 +35,12 @@ def test_nothing_released_costs_nothing_and_hardly_any_noise_costs_much() -> Non
 
 
 def test_every_correction_round_is_planned_for() -> None:
-    assert Releases.planned(noisy()) == Releases(residuals=10, moments=10)
-    assert Releases.planned(noisy(rounds=15)) == Releases(residuals=2, moments=2)
-    assert Releases.planned(noisy(rounds=1, correction_at_start=True)) == Releases(2, 2)
-    assert Releases.planned(noisy(correction="moments")) == Releases(residuals=0, moments=10)
+    """Before round 1 moments alone."""
+    assert Releases.planned(noisy()) == Releases(residuals=10, moments=11)
+    assert Releases.planned(noisy(rounds=15)) == Releases(residuals=2, moments=3)
+    assert Releases.planned(noisy(rounds=1, correction_at_start=False)) == Releases(residuals=1, moments=1)
+    assert Releases.planned(noisy(correction="moments")) == Releases(residuals=0, moments=11)
+    assert Releases.planned(noisy(correction="anchors")) == Releases(residuals=10, moments=0)
 
 
 def test_a_sample_pays_for_both_kinds_and_a_site_for_residuals_alone() -> None:

@@ -39,6 +39,8 @@ PURPOSES = {
     "SubmitResidualsRequest.session": "16 random bytes from the coordinator",
     "SubmitResidualsRequest.class_counts": "n_{k,c}, with fusion = class_aware alone; else refused",
     "SubmitMomentsRequest.session": "16 random bytes from the coordinator",
+    "SubmitGradientRequest.session": "16 random bytes from the coordinator",
+    "SubmitExchangeRequest.session": "16 random bytes from the coordinator",
     "SubmitSecureRequest.session": "16 random bytes from the coordinator",
     "SubmitVotesRequest.session": "16 random bytes from the coordinator",
     "SubmitVotesRequest.votes": "one count per candidate model; others are refused",
@@ -59,6 +61,7 @@ TENSORS = {
     r"residuals": "predictions on the coordinator's own anchors, not on the site's images",
     r"A": "a sum over all training samples",
     r"B": "a sum over all training samples",
+    r"G": "a sum over all training samples",
 }
 
 

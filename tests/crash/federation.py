@@ -19,7 +19,7 @@ NAMES = ("a", "b", "c")
 CLASSES = ("cat", "dog")
 ANCHORS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 HIDDEN = 8
-PHASES = ("student", "residuals", "moments", "votes", "personal")
+PHASES = ("student", "residuals", "moments", "refine_1", "votes", "personal")
 """Every round has all of them."""
 
 
@@ -41,7 +41,7 @@ class Federation:
             "--prepared", str(self._prepared), "--port", str(self.port), "--runs", str(self.folder / "run"),
             "--run-id", "run", "--rounds", str(self._rounds), "--residual-every", "1", "--personal-every", "1",
             "--personal", "prior", "--hidden", str(HIDDEN), "--dropout", "0", "--norm", "layer",
-            "--moment-features", "embedding",
+            "--moment-features", "embedding", "--refine-steps", "1", "--no-correction-at-start",
             "--lambda-grid", "1,10", "--anchor-lambda-grid", "1,10", "--min-clients", str(len(NAMES)),
             "--quorum", "1", "--clients-per-round", "1", "--heartbeat-s", "0.2", "--heartbeat-limit-s", "20",
             "--phase-deadline-s", "120",

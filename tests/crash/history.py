@@ -103,7 +103,11 @@ def check(folder: Path, acknowledgements: Iterable[Acknowledged]) -> Verdict:
     results = Counter((number, phase) for number, phase, _ in closed)
     twice += [f"{key} has {times} results" for key, times in results.items() if times > 1]
     for number, phase, _ in closed:
-        if phase in ("residuals", "moments", "votes") and (number, "student") not in results and number > 0:
+        if (
+            phase in ("residuals", "moments", "refine_1", "votes")
+            and (number, "student") not in results
+            and number > 0
+        ):
             broken.append(f"I4: round {number} has {phase} without a student")
     for key, (_, content) in uploads.items():
         artifact = content.get("artifact")

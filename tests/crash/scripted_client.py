@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fkd_client.session import Session, TaskClosedError
 from fkd_client.transfer import TensorMessage, Transfer
@@ -24,6 +25,7 @@ from fkd_common.config import RunConfig
 from fkd_common.errors import NotFoundError, StaleError
 from fkd_common.logs import LogFormat, configure_logs
 from fkd_common.method.moments import accumulate, centre, moment_targets, pack_symmetric
+from fkd_common.method.refinement import gradient, likelihood_residual
 from fkd_common.method.student_layout import student_layout
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
@@ -67,10 +69,13 @@ class ScriptedClient:
             )
         )
         self.anchors = anchors["embeddings"]
+        self.inputs: dict[str, bytes] = {}
+        """What the task at work came with, by name."""
         self.answers: dict[int, Callable[[pb.Task], Any]] = {
             types.PHASE_STUDENT: self._student,
             types.PHASE_RESIDUALS: self._residuals,
             types.PHASE_MOMENTS: self._moments,
+            types.PHASE_REFINE_1: self._gradient,
             types.PHASE_VOTES: self._votes,
             types.PHASE_PERSONAL: self._personal,
         }
@@ -86,8 +91,10 @@ class ScriptedClient:
                 continue
             self.session.begin(answer.task.key)
             try:
-                for reference in answer.task.inputs:
-                    self.transfer.fetch(reference, answer.task.key)
+                self.inputs = {
+                    reference.name: self.transfer.fetch(reference, answer.task.key)
+                    for reference in answer.task.inputs
+                }
                 self.answers[answer.task.key.phase](answer.task)
             except (TaskClosedError, StaleError, NotFoundError):
                 pass
@@ -110,18 +117,31 @@ class ScriptedClient:
 
     def _moments(self, task: pb.Task) -> None:
         """Moments of embeddings alone; the student's outputs are taken to be 0."""
-        n, num_classes = samples_of(self.name), len(self.run.classes)
-        rng = rng_of(self.name, 0, types.PHASE_MOMENTS)
-        z = np.hstack([rng.normal(size=(n, self.anchors.shape[1])), np.ones((n, 1))]).astype(np.float32)
-        targets = moment_targets(np.arange(n) % num_classes, None, num_classes, self.run.config.kappa, 0.0)
+        z, labels = self._samples()
+        n, num_classes = len(z), len(self.run.classes)
+        targets = moment_targets(labels, None, num_classes, self.run.config.kappa, 0.0)
         sums = accumulate(z, targets - centre(np.zeros((n, num_classes))))
         block = z.shape[1] if task.embedding_block_known else 0
         tensors = {"A": pack_symmetric(sums.A, block).astype(np.float32), "B": sums.B.astype(np.float32)}
         request = pb.SubmitMomentsRequest(key=task.key, num_samples=n)
         self.transfer.submit(TensorMessage("SubmitMoments", request, tensors))
 
+    def _gradient(self, task: pb.Task) -> None:
+        z, labels = self._samples()
+        V = decode(self.inputs["solution"])["V"]
+        residual = likelihood_residual(np.zeros((len(z), V.shape[1])), z @ V, labels)
+        request = pb.SubmitGradientRequest(key=task.key, num_samples=len(z))
+        self.transfer.submit(TensorMessage("SubmitGradient", request, {"G": gradient(z, residual)}))
+
+    def _samples(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """(n, d + 1) embeddings with a constant, and (n,) labels."""
+        n, rng = samples_of(self.name), rng_of(self.name, 0, types.PHASE_MOMENTS)
+        z = np.hstack([rng.normal(size=(n, self.anchors.shape[1])), np.ones((n, 1))])
+        return z.astype(np.float32), np.arange(n) % len(self.run.classes)
+
     def _votes(self, task: pb.Task) -> None:
         names = ["student", "anchors", *(f"moments.{i}" for i in range(len(task.moment_lambdas)))]
+        names += ["moments.refined"]
         votes = [pb.Vote(candidate=name, correct=int(name == "anchors")) for name in names]
         request = pb.SubmitVotesRequest(key=task.key, votes=votes, num_validation=1)
         self.session.call("SubmitVotes", request, pb.SubmitResponse, key=task.key)

@@ -157,11 +157,17 @@ class Launcher:
             FKD_FAILPOINT=failpoint,
         )
 
-    def client(self, data: Path, address: str, *flags: str, name: str | None = None) -> Program:
+    def client(
+        self, data: Path, address: str, *flags: str, name: str | None = None, failpoint: str = ""
+    ) -> Program:
         """A client, called like its data if it is given no name."""
         arguments = ["fkd_client.cli", "--data", str(data), "--server", address, "--threads", "1"]
         named = ["--name", name] if name else []
-        return self.start(name or data.name, [*arguments, "--runs", str(self.runs), *named, *flags])
+        return self.start(
+            name or data.name,
+            [*arguments, "--runs", str(self.runs), *named, *flags],
+            FKD_FAILPOINT=failpoint,
+        )
 
     def stop(self) -> None:
         for program in self.started:
@@ -171,6 +177,7 @@ class Launcher:
 SMALL = [
     "--min-cohort", "1", "--hidden", "32,16", "--dropout", "0.1,0.1", "--local-steps", "3", "--batch-size", "16",
     "--teacher-trees", "5", "--residual-trees", "3", "--lambda-grid", "1,100", "--clients-per-round", "1",
+    "--refine-steps", "2",
     "--personal", "closed_form,prior,blend", "--heartbeat-s", "0.3", "--heartbeat-limit-s", "3",
 ]  # fmt: skip
 """A method so small that a round takes a fraction of a second."""

@@ -94,6 +94,7 @@ RUN = [
     "2",
     "--linger-s",
     "5",
+    "--no-correction-at-start",
 ]
 
 

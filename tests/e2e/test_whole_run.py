@@ -22,7 +22,8 @@ from .programs import Launcher, Program, address_of
 pytestmark = pytest.mark.e2e
 
 CLIENTS = ("pictures", "one_class", "one_sample")
-PHASES = {"student", "residuals", "moments", "votes", "personal"}
+BEFORE_ROUND_1 = {"moments", "refine_1", "refine_2", "votes"}
+PHASES = {"student", "residuals", "personal"} | BEFORE_ROUND_1
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,8 @@ def test_the_run_folder_has_configuration_rounds_ledger_model_card_and_summary(r
     assert summary["model_hash"] == sha256_hex(model)
     assert sha256_hex(model) in (run.folder / "MODEL_CARD.md").read_text()
     rounds = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
-    assert [record["round"] for record in rounds] == [1, 2]
-    assert set(rounds[0]["phases"]) == {"student"}
-    assert set(rounds[1]["phases"]) == PHASES
+    assert [record["round"] for record in rounds] == [0, 1, 2]
+    assert [set(record["phases"]) for record in rounds] == [BEFORE_ROUND_1, {"student"}, PHASES]
     for record in rounds:
         for phase in record["phases"].values():
             assert phase["returned"] == sorted(CLIENTS)
@@ -133,7 +133,7 @@ def test_sites_with_one_class_and_one_sample_count_like_any_other(run: FinishedR
     )
     assert sum(count > 0 for count in one_class["class_counts"]) == 1
     assert one_sample["samples"] == {"train": 1, "validation": 0}
-    student = json.loads((run.folder / "rounds.jsonl").read_text().splitlines()[0])["phases"]["student"]
+    student = json.loads((run.folder / "rounds.jsonl").read_text().splitlines()[1])["phases"]["student"]
     assert student["samples"]["one_sample"] == 1
     assert all(weight > 0 for weight in student["weights"].values())
 

@@ -31,10 +31,12 @@ MAX_CALLS = 8
 OWN_SESSION, TRUE_DIGEST = 1, 2
 """Flags of a call: put in the sender's session; put in the digest and size its upload really has."""
 
-CHANGES: dict[str, Any] = {"rounds": 2, "correction": ("anchors", "moments"), "residual_every": 1}
+CHANGES: dict[str, Any] = {
+    "rounds": 2, "correction": ("anchors", "moments"), "residual_every": 1, "refine_steps": 1,
+}  # fmt: skip
 """A run whose rounds have every phase."""
 ZERO_RESIDUALS = encode({"residuals": np.zeros((4, 2), np.float32)})
-CANDIDATES = ("student", "anchors", "moments.0", "moments.1")
+CANDIDATES = ("student", "anchors", "moments.0", "moments.1", "moments.refined")
 STUDENT = types.TaskKey(run_id="run-1", round=1, phase=types.PHASE_STUDENT)
 INTERESTING = (0, 1, 2, 3, 10, 127, 2**16, 10**9, 10**12, 2**31 - 1, 2**32 - 1, 2**63, 2**64 - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 1e308, float("nan"), float("inf"), float("-inf"))
@@ -236,6 +238,16 @@ def request_seeds(folder: Path) -> dict[str, bytes]:
             upload=inline(encode(site.moments())),
             num_samples=10,
         ),
+        "SubmitGradient": pb.SubmitGradientRequest(
+            key=types.TaskKey(run_id="run-1", round=1, phase=types.PHASE_REFINE_1),
+            upload=inline(encode(site.gradient(np.zeros((6, 2))))),
+            num_samples=10,
+        ),
+        "SubmitExchange": pb.SubmitExchangeRequest(
+            key=types.TaskKey(run_id="run-1", round=1, phase=types.PHASE_EXCHANGE),
+            upload=inline(ZERO_RESIDUALS),
+            num_samples=10,
+        ),
         "SubmitVotes": pb.SubmitVotesRequest(
             key=types.TaskKey(run_id="run-1", round=1, phase=types.PHASE_VOTES),
             votes=[pb.Vote(candidate=name, correct=2) for name in CANDIDATES], num_validation=3,
@@ -261,6 +273,7 @@ def request_seeds(folder: Path) -> dict[str, bytes]:
         "NextTask",
         "SubmitResiduals",
         "SubmitMoments",
+        "SubmitGradient",
         "SubmitVotes",
     )
     return {

@@ -75,7 +75,9 @@ def tasks(data: bytes, folder: Path) -> None:
             reference.CopyFrom(_reference(reference.name, blob))
             by_digest[reference.sha256] = blob
     accepted = pb.SubmitResponse(receipt="ok").SerializeToString()
-    names = ("SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitVotes", "FinishTask")
+    names = (
+        "SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitGradient", "SubmitVotes", "FinishTask",
+    )  # fmt: skip
     transport = Scripted(dict.fromkeys(names, accepted), by_digest)
     session = Session(transport, "a", patience_s=0.0)
     run: Any = SimpleNamespace(max_chunk_bytes=1 << 20)
@@ -97,23 +99,33 @@ def task_seeds(folder: Path) -> dict[str, bytes]:
     student = encode(initial_student(0, D, CONFIG.hidden, C, CONFIG.norm))
     fused = encode({"fused_residuals": np.eye(M, C, dtype=np.float32)})
     solved = encode({f"V.{i}": np.zeros((2 + D + 1, C), np.float32) for i in range(2)})
+    at_start = encode({f"V.{i}": np.zeros((D + 1, C), np.float32) for i in range(2)})
+    solution = encode({"V": np.zeros((2 + D + 1, C), np.float32)})
+    corrections = ("student", "fused_residuals", "moment_correction")
+    refined = ("student", "refined_moments", "moment_correction")
+    phases = ("student", "residuals", "moments", "votes", "personal")
+    return {
+        **{name: _seed(name, corrections, (student, fused, solved)) for name in phases},
+        "refine_1": _seed("refine_1", ("student", "", "solution"), (student, b"", solution)),
+        "votes-refined": _seed("votes", refined, (student, solution, solved)),
+        "moments-at-start": _seed("moments", (), (b"", b"", b""), round_number=0),
+        "votes-at-start": _seed("votes", ("", "", "moment_correction"), (b"", b"", at_start), round_number=0),
+    }
+
+
+def _seed(phase: str, names: tuple[str, ...], blobs: tuple[bytes, ...], round_number: int = 1) -> bytes:
+    """A task with inputs of these names; an empty name is no input."""
+    number = types.Phase.Value(f"PHASE_{phase.upper()}")
+    key = types.TaskKey(run_id="run-1", round=round_number, phase=number)  # type: ignore[arg-type]
     inputs = [
         types.ArtifactRef(name=name, sha256=bytes([number]) * 32, size=1)
-        for number, name in ((1, "student"), (2, "fused_residuals"), (3, "moment_correction"))
+        for number, name in enumerate(names, 1)
+        if name
     ]
-    seeds = {}
-    for name in ("STUDENT", "RESIDUALS", "MOMENTS", "VOTES", "PERSONAL"):
-        key = types.TaskKey(run_id="run-1", round=1, phase=types.Phase.Value(f"PHASE_{name}"))
-        task = pb.Task(
-            key=key,
-            inputs=inputs,
-            anchor_lambda=10.0,
-            published="anchors",
-            best_moments="moments.0",
-            deadline_s=9.0,
-        )
-        seeds[name.lower()] = join(task.SerializeToString(), student, fused, solved)
-    return seeds
+    task = pb.Task(
+        key=key, inputs=inputs, anchor_lambda=10.0, published="anchors", best_moments="moments.0", deadline_s=9.0
+    )  # fmt: skip
+    return join(task.SerializeToString(), *blobs)
 
 
 def mutate_task(data: bytes, max_size: int, seed: int) -> bytes:

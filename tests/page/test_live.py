@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -141,7 +142,7 @@ def test_who_may_no_longer_look_is_sent_to_the_log_in(watch: Watcher, stand_in: 
     page = watch.open(stand_in.url)
     stand_in.logged_in = False
     stand_in.drop()
-    page.wait_for_url("**/login")
+    expect(page).to_have_url(re.compile(r"/login$"))
     expect(page.get_by_label("Token")).to_be_focused()
 
 

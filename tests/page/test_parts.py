@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from fkd_common.errors import UsageError
+from fkd_common.pb import types_pb2 as types
 from fkd_server.operator import export
 from tests.page import federation
 from tests.page.stand_in import PAGE, Serve
@@ -129,6 +131,41 @@ def test_bytes_add_up_and_are_compared(serve: Serve, watch: Watcher) -> None:
     student = page.locator("#phase-bytes p", has_text="student")
     assert student.locator(".number").text_content() == f"45.6{THIN}MB"
     assert student.locator(".unseen").text_content() == f": 16.8{THIN}MB up, 28.8{THIN}MB down"
+
+
+def test_every_phase_of_the_protocol_has_its_bytes_shown_with_those_of_its_kind(
+    serve: Serve, watch: Watcher
+) -> None:
+    status = federation.running()
+    status.bytes_by_phase.clear()
+    phases = [name.removeprefix("PHASE_").lower() for name in types.Phase.keys()[1:]]
+    for phase in phases:
+        status.bytes_by_phase[phase].payload_up = 1_000_000
+    page = watch.open(serve(status).url)
+    kinds = Counter(phase.split("_")[0] for phase in phases)
+    assert kinds["refine"] > 1
+    shown = page.locator("#phase-bytes p").evaluate_all(
+        "(all) => all.map((row) => ['.name', '.number'].map((part) => row.querySelector(part).textContent))"
+    )
+    assert dict(shown) == {
+        kind: f"{steps:.{2 if steps < 10 else 1}f}{THIN}MB" for kind, steps in kinds.items()
+    }
+
+
+def test_a_step_of_many_is_named_while_it_is_open_and_when_it_is_over(serve: Serve, watch: Watcher) -> None:
+    status = federation.running()
+    status.phase = "refine_3"
+    stand_in = serve(status)
+    page = watch.open(stand_in.url)
+    expect(page.locator("#phase")).to_have_text("refine 3")
+    over = federation.closed(7, ["site-000"])
+    for step in (1, 2):
+        over.phases.add(phase=f"refine_{step}", seconds=1.0)
+    stand_in.close_round(over)
+    bars = page.locator("#timeline .bar-row", has_text="Round 7").locator("i.phase-refine")
+    expect(bars).to_have_count(2)
+    expect(bars.last).to_have_text(f"refine 2 1.0{THIN}s")
+    expect(page.locator("#phase-legend .phase-refine")).to_have_text("refine")
 
 
 def test_more_bytes_than_full_models_are_not_called_less(serve: Serve, watch: Watcher) -> None:

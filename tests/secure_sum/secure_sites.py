@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from fkd_client.secure_sum import OwnSums, student_summand
-from fkd_common.method.moments import accumulate, pack_symmetric
+from fkd_common.method.moments import accumulate, apply_moments, pack_symmetric
+from fkd_common.method.refinement import gradient, likelihood_residual
 from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.phases import REFINE_PHASES
 from fkd_common.rpc import Method
 from fkd_common.secure_sum.sharing import ThresholdRule
 from fkd_common.secure_sum.steps import SECURE_STEPS, Step, Summed
@@ -65,17 +67,28 @@ class SecureSite(Site):
         (reference,) = (item for item in task.inputs if item.name == name)
         return decode(self.fetch(reference, task.key))
 
-    def moments(self) -> dict[str, Any]:
-        """Complete moments of this client's samples."""
-        sums = accumulate(self.z, self.residual)
-        return {"A": pack_symmetric(sums.A, 0).astype(np.float32), "B": sums.B.astype(np.float32)}
+    def moments(self, p: int = 6, *, block_known: bool = False) -> dict[str, Any]:
+        """Moments of the last p features of this client's samples."""
+        sums = accumulate(self.z[:, -p:], self.residual)
+        A = pack_symmetric(sums.A, 4 if block_known else 0)
+        return {"A": A.astype(np.float32), "B": sums.B.astype(np.float32)}
+
+    def gradient(self, V: np.ndarray) -> dict[str, Any]:
+        """The likelihood's gradient at a solution, while the student says nothing."""
+        z, labels = self.z[:, -len(V) :], self.residual.argmax(axis=1)
+        missed = likelihood_residual(np.zeros(self.residual.shape), apply_moments(z, V), labels)
+        return {"G": gradient(z, missed)}
 
     def _plain(self, run: TinyRun, task: pb.Task) -> None:
         if task.key.phase == STUDENT:
             self.submit_student(task.key.round, self.student, self.n, self.r)
         elif task.key.phase == MOMENTS:
-            upload = inline(encode(self.moments()))
+            p, known = run.method.num_moment_features, task.embedding_block_known
+            upload = inline(encode(self.moments(p, block_known=known)))
             self.call("SubmitMoments", key=task.key, upload=upload, num_samples=self.n)
+        elif task.key.phase in REFINE_PHASES:
+            upload = inline(encode(self.gradient(self.input(task, "solution")["V"])))
+            self.call("SubmitGradient", key=task.key, upload=upload, num_samples=self.n)
         elif task.key.phase == VOTES:
             votes = [pb.Vote(candidate=name, correct=1) for name in run.method.candidates()]
             self.call("SubmitVotes", key=task.key, votes=votes, num_validation=2)

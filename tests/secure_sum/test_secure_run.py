@@ -120,7 +120,36 @@ def test_below_the_threshold_the_student_has_no_aggregate(tmp_path: Path, phase:
     work(run, sites, {phase: "a"})
     assert run.coordinator.state is RunState.ABORTED
     assert "2 uploads, quorum 3; a failed" in run.coordinator.detail
-    assert run.method.state.student == run.method.task(types.PHASE_VOTES, "a").inputs["student"]
+    assert not run.method.state.trained
+
+
+def test_who_trains_under_masks_is_sent_the_student_from_the_first_round_on(tmp_path: Path) -> None:
+    run, sites = start(tmp_path, secure_aggregation=True)
+    for _ in range(2):
+        for site in sites.values():
+            site.do(run)
+    task = sites["a"].poll().task
+    assert (task.key.round, task.key.phase) == (1, STUDENT)
+    assert [item.name for item in task.inputs] == ["student", "inbox"]
+
+
+def test_before_the_first_round_moments_of_the_embedding_are_summed_and_no_student_is_sent(
+    tmp_path: Path,
+) -> None:
+    run, sites = start(tmp_path, secure_aggregation=True, correction_at_start=True)
+    for site in sites.values():
+        site.z = site.z[:, -4:]
+    for _ in range(2):
+        for site in sites.values():
+            site.do(run)
+    task = sites["a"].poll().task
+    assert (task.key.round, task.key.phase) == (0, MOMENTS)
+    assert [item.name for item in task.inputs] == ["inbox"]
+    for site in [*sites.values()] * 2:
+        site.do(run)
+    Z, R = (np.concatenate([getattr(site, what) for site in sites.values()]) for what in ("z", "residual"))
+    pooled = np.linalg.solve(Z.T.astype(np.float64) @ Z + np.eye(4), Z.T @ R)
+    np.testing.assert_allclose(solutions_of(run)["V.0"], pooled, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("step", ["KEYS", "SHARES", "MASKED", "UNMASK"])

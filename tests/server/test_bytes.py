@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fkd_bench.methods.fed3r import FED3R
+from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError, InvalidUploadError, StaleError
+from fkd_common.exchange_method import Federation
 from fkd_common.ledger import ByteCount
+from fkd_common.method.moments import accumulate, apply_moments, moment_targets, pack_symmetric
+from fkd_common.method.refinement import gradient, likelihood_residual
 from fkd_common.method.student_layout import payload_bytes, student_layout
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import METHODS
-from fkd_common.tensors import encode
+from fkd_common.tensors import decode, encode
 from fkd_server.run_folder import bytes_per_client
 from fkd_server.run_state import RunState
 
-from .tiny import RESIDUALS, STUDENT, VOTES, Site, TinyRun, filled, inline, tiny_run
+from .tiny import MOMENTS, RESIDUALS, STUDENT, VOTES, Site, TinyRun, filled, inline, tiny_run
 
 FULL_SIZE = {
     "anchors": np.random.default_rng(0).normal(size=(500, 512)).astype(np.float32),
@@ -96,6 +102,45 @@ def test_the_summary_is_the_mean_over_clients(run: TinyRun) -> None:
     mean = bytes_per_client(run.service.ledger)
     assert mean["payload"] == {"up": 1_747_040, "down": 3_474_080}
     assert mean["by_phase"]["residuals"]["payload"] == {"up": 20_000, "down": STUDENT_BYTES}  # type: ignore[index, call-overload]
+
+
+def test_a_first_model_costs_what_fed3r_costs_and_no_student(tmp_path: Path) -> None:
+    """p = 513: moments 4·(p·(p+1)/2 + p·C) up, FED3R's very upload; a step 4·p·C each way. FED3R's layout agrees."""
+    changes: dict[str, Any] = {
+        **FULL_SIZE,
+        "correction": ("moments",),
+        "lambda_grid": (10.0,),
+        "refine_steps": 1,
+    }
+    run = tiny_run(tmp_path, correction_at_start=True, **changes)
+    z = np.concatenate([np.random.default_rng(1).normal(size=(20, 512)), np.ones((20, 1))], axis=1)
+    z, labels, sites = z.astype(np.float32), np.arange(20) % 10, [run.site("a"), run.site("b")]
+    sums = accumulate(z, moment_targets(labels, None, 10, 8.0, 0.0))
+    moments = {"A": pack_symmetric(sums.A, 0).astype(np.float32), "B": sums.B.astype(np.float32)}
+    for site in sites:
+        site.poll()
+    for site in sites:
+        task = site.poll().task
+        assert (list(task.inputs), task.key.phase) == ([], MOMENTS)
+        site.call("SubmitMoments", key=task.key, upload=site.send(encode(moments), task.key), num_samples=20)
+    for site in sites:
+        task = site.poll().task
+        (solution,) = task.inputs
+        V = decode(site.fetch(solution, task.key))["V"]
+        missed = likelihood_residual(np.zeros((20, 10)), apply_moments(z, V), labels)
+        upload = site.send(encode({"G": gradient(z, missed)}), task.key)
+        site.call("SubmitGradient", key=task.key, upload=upload, num_samples=20)
+    assert sites[0].poll().task.key.phase == VOTES
+
+    def counts(phase: str) -> tuple[int, int]:
+        count = run.service.ledger.total(lambda key: (key.client, key.phase) == ("a", phase))
+        return count.payload_up, count.payload_down
+
+    assert (counts("moments"), counts("refine_1")) == ((547_884, 0), (20_520, 20_520))
+    given = Federation(
+        RunConfig(method="fed3r"), 10, np.zeros(0, np.uint8), run.method.anchor_embeddings, bytes
+    )
+    assert payload_bytes(FED3R(given).upload_layout(1, 20)) == 547_884
 
 
 # -- what does not count --

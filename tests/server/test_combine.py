@@ -15,7 +15,7 @@ from fkd_server.method.combine import Combined, combine_residuals, combine_stude
 from fkd_server.method.federated_method import TensorUpload, VoteUpload
 from fkd_server.method.fkd_rtm import FkdRtm
 
-from .tiny import ANCHORS, CLASSES, MOMENTS, VOTES, tiny_config
+from .tiny import ANCHORS, CLASSES, MOMENTS, VOTES, begun, tiny_config
 
 START = {"w": np.zeros(3, np.float32), "norm.running_var": np.ones(1, np.float32), "steps": np.array(0)}
 
@@ -312,7 +312,7 @@ def test_the_ridge_solution_follows_the_capped_sums_and_forgets_clients_without_
 ) -> None:
     rng = np.random.default_rng(0)
     blobs, uploads = BlobStore(tmp_path / "blobs"), BlobStore(tmp_path / "uploads")
-    method = FkdRtm(tiny_config(max_weight_share=0.5), CLASSES, ANCHORS, "ab" * 32, blobs, uploads)
+    method = begun(FkdRtm(tiny_config(max_weight_share=0.5), CLASSES, ANCHORS, "ab" * 32, blobs, uploads))
     sent, A, B = {}, np.zeros((6, 6)), np.zeros((6, 2))
     for name, n, factor in (("a", 30, 2 / 3), ("b", 5, 2.0), ("c", 5, 2.0), ("d", 0, 0.0)):
         sums = accumulate(rng.integers(-4, 5, (n, 6)).astype(np.float32), rng.integers(-4, 5, (n, 2)))
@@ -329,7 +329,7 @@ def test_the_ridge_solution_follows_the_capped_sums_and_forgets_clients_without_
 def test_noised_sums_are_made_semidefinite_before_they_are_solved(tmp_path: Path) -> None:
     blobs, uploads = BlobStore(tmp_path / "blobs"), BlobStore(tmp_path / "uploads")
     config = tiny_config(noise_multiplier=1.0, feature_clip=1.0, target_clip=1.0, residual_l2_clip=1.0)
-    method = FkdRtm(config, CLASSES, ANCHORS, "ab" * 32, blobs, uploads)
+    method = begun(FkdRtm(config, CLASSES, ANCHORS, "ab" * 32, blobs, uploads))
     A = np.diag(
         [-0.999, 3.0, 3.0, 3.0, 3.0, 9.0]
     )  # with λ = 1 almost singular: the first solution would be 1000

@@ -17,7 +17,7 @@ from fkd_server.method.federated_method import TensorUpload, VoteUpload
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.validation import Background, UploadRules
 
-from .tiny import ANCHORS, CLASSES, MOMENTS, RESIDUALS, STUDENT, VOTES, filled, tiny_config
+from .tiny import ANCHORS, CLASSES, MOMENTS, RESIDUALS, STUDENT, VOTES, begun, filled, tiny_config
 
 
 class Half:
@@ -26,7 +26,8 @@ class Half:
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.blobs, self.uploads = BlobStore(folder / "blobs"), BlobStore(folder / "uploads")
         self.folder = folder
-        self.method = FkdRtm(tiny_config(**changes), CLASSES, ANCHORS, "ab" * 32, self.blobs, self.uploads)
+        config = tiny_config(**changes)
+        self.method = begun(FkdRtm(config, CLASSES, ANCHORS, "ab" * 32, self.blobs, self.uploads))
 
     def upload(
         self, tensors: Tensors, n: int = 1, r: float = 1.0, counts: tuple[int, ...] = ()

@@ -22,10 +22,11 @@ EVERYTHING: dict[str, Any] = {"correction": ("anchors", "moments"), "personal": 
 
 def moments_of(run: TinyRun, *, block_known: bool) -> bytes:
     """Moments of 5 cats and 5 dogs whose every feature but the constant is 0: A's last entry is n_k, B is 0."""
-    A = np.zeros(11 if block_known else 21, dtype=np.float32)
+    p = run.method.num_moment_features
+    A = np.zeros(p * (p + 1) // 2 - (10 if block_known else 0), dtype=np.float32)
     if not block_known:
         A[-1] = 10
-    return encode({"A": A, "B": np.zeros((run.method.num_moment_features, 2), dtype=np.float32)})
+    return encode({"A": A, "B": np.zeros((p, 2), dtype=np.float32)})
 
 
 def do(run: TinyRun, site: Site, task: pb.Task) -> None:
@@ -74,11 +75,16 @@ def test_corrections_and_personalisation_run_when_due(tmp_path: Path) -> None:
     assert run.coordinator.state is RunState.COMPLETED
 
 
-def test_the_untrained_student_can_be_corrected_first(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path, correction=("anchors",), correction_at_start=True)
+def test_before_the_first_round_moments_of_the_embedding_can_be_pooled(tmp_path: Path) -> None:
+    """An untrained student has no residuals that a forest could learn; with anchors alone there is no such round."""
+    correction = ("anchors", "moments")
+    run = tiny_run(tmp_path / "both", correction=correction, correction_at_start=True, rounds=2)
     assert finish(run, two_sites(run)) == [
-        (0, RESIDUALS), (0, VOTES), (1, STUDENT), (1, RESIDUALS), (1, VOTES),
+        (0, MOMENTS), (0, VOTES), (1, STUDENT), (2, STUDENT), (2, RESIDUALS), (2, MOMENTS), (2, VOTES),
     ]  # fmt: skip
+    assert [record["phases"]["moments"]["features"] for record in run.rounds()[::2]] == [4, 6]
+    run = tiny_run(tmp_path / "anchors", correction=("anchors",), correction_at_start=True)
+    assert finish(run, two_sites(run)) == [(1, STUDENT), (1, RESIDUALS), (1, VOTES)]
 
 
 def test_without_corrections_a_round_is_stage_one_alone(tmp_path: Path) -> None:

@@ -175,16 +175,18 @@ def test_what_is_too_large_is_refused_before_it_is_kept(
 @pytest.mark.scenario(11)
 def test_one_candidate_may_not_be_voted_for_twice(tmp_path: Path) -> None:
     """Scenario 11."""
-    run = tiny_run(tmp_path, correction=("anchors",), correction_at_start=True, quorum=0.5)
+    run = tiny_run(tmp_path, correction=("anchors",), quorum=0.5)
     a, b = run.site("a"), run.site("b")
     a.poll()
     b.poll()
-    b.call("ReportFailure", key=b.key(0, RESIDUALS), detail="no")
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    b.call("ReportFailure", key=b.key(1, RESIDUALS), detail="no")
     residuals = inline(encode({"residuals": np.zeros((4, 2), dtype=np.float32)}))
-    a.call("SubmitResiduals", key=a.key(0, RESIDUALS), upload=residuals, num_samples=10)
+    a.call("SubmitResiduals", key=a.key(1, RESIDUALS), upload=residuals, num_samples=10)
     votes = [pb.Vote(candidate=name, correct=1) for name in ("student", "anchors", "student")]
     with pytest.raises(InvalidUploadError, match="twice"):
-        a.call("SubmitVotes", key=a.key(0, VOTES), votes=votes, num_validation=2)
+        a.call("SubmitVotes", key=a.key(1, VOTES), votes=votes, num_validation=2)
 
 
 @pytest.mark.scenario(25)

@@ -17,7 +17,7 @@ from fkd_server.method.federated_method import TensorUpload
 from fkd_server.method.fkd_rtm import FkdRtm
 from fkd_server.validation import Background, UploadRules
 
-from .tiny import ANCHORS, CLASSES, MOMENTS, PERSONAL, RESIDUALS, STUDENT, VOTES, filled, tiny_config
+from .tiny import ANCHORS, CLASSES, MOMENTS, PERSONAL, RESIDUALS, STUDENT, VOTES, begun, filled, tiny_config
 
 
 def rules(**changes: Any) -> UploadRules:
@@ -271,7 +271,7 @@ def test_a_residual_matrix_longer_than_its_clip_is_refused_unless_there_is_noise
 
 
 def sums(z: np.ndarray, labels: np.ndarray, *, block_known: bool = False) -> Tensors:
-    """Moments of samples whose student says nothing: S = 0, as in round 0."""
+    """Moments of samples whose student says nothing: S = 0."""
     found = accumulate(z, moment_targets(labels, None, 2, 8.0, 0.0))
     A = pack_symmetric(found.A, 4 if block_known else 0).astype(np.float32)
     return {"A": A, "B": found.B.astype(np.float32)}
@@ -287,7 +287,7 @@ def samples(n: int = 9) -> tuple[np.ndarray, np.ndarray]:
 def test_moments_are_held_against_the_block_and_the_student_that_are_known(tmp_path: Path) -> None:
     """Scenario 12: what came in the first round's moments and what comes now must be of the same samples."""
     blobs, uploads = BlobStore(tmp_path / "blobs"), BlobStore(tmp_path / "uploads")
-    method = FkdRtm(tiny_config(), CLASSES, ANCHORS, "ab" * 32, blobs, uploads)
+    method = begun(FkdRtm(tiny_config(), CLASSES, ANCHORS, "ab" * 32, blobs, uploads))
     of_run, (z, labels) = UploadRules.of(method), samples()
     first = sums(z, labels)
     of_run.check_tensors(MOMENTS, first, Background.of(method, 1, MOMENTS, "a", 9))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fkd_common.config import RunConfig
+from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import METHODS, PROTOCOL_VERSION, Method
@@ -37,11 +38,12 @@ ANCHORS = np.array([[0, 0, 0], [2, 0, 1], [0, 4, 1], [2, 4, 2]], dtype=np.float3
 
 
 def tiny_config(**changes: Any) -> RunConfig:
-    """2 clients, 1 round, hidden layer of 2, no corrections, no personalisation."""
+    """2 clients, 1 round and nothing before it, hidden layer of 2, no corrections, no personalisation."""
     keys: dict[str, Any] = {
         "rounds": 1, "clients_per_round": 1.0, "min_clients": 2, "min_cohort": 1, "phase_deadline_s": 60.0,
         "heartbeat_s": 2.0, "heartbeat_limit_s": 8.0, "hidden": (2,), "dropout": (0.0,), "norm": "layer",
         "correction": (), "personal": (), "lambda_grid": (1.0, 10.0), "anchor_lambda_grid": (1.0, 10.0),
+        "correction_at_start": False, "refine_steps": 0,
     }  # fmt: skip
     return RunConfig(**{**keys, **changes})
 
@@ -116,9 +118,7 @@ def tiny_run(
         coordinator.resume(at, store.clients(), waiting, clock.now)
     identity = RunIdentity("run-1", classes, {"extractor": began.extractor})
     spool = UploadSpool(folder / "spool")
-    service = CoordinatorService(
-        identity, coordinator, method, UploadRules.of(method), store, spool, clock
-    )
+    service = CoordinatorService(identity, coordinator, method, UploadRules.of(method), store, spool, clock)
     overview = Overview(service, chronicle, store, method.embedding_dim)
     files = PublishedFiles(folder / "model.safetensors", chronicle, began.extractor, store.blobs)
     return TinyRun(
@@ -195,6 +195,14 @@ class Site:
 def inline(blob: bytes) -> types.Upload:
     """A small upload, inside its message."""
     return types.Upload(sha256=hashlib.sha256(blob).digest(), size=len(blob), inline=blob)
+
+
+def begun(method: FkdRtm) -> FkdRtm:
+    """A method after stage 1 of a round, whose average happens to be the first student: S = 0, moments of all z."""
+    config = method.config
+    start = initial_student(config.seed, method.embedding_dim, config.hidden, method.num_classes, config.norm)
+    method.replace_student(start)
+    return method
 
 
 def filled(method: FkdRtm, value: float) -> dict[str, np.ndarray]:

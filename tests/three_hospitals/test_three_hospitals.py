@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from examples.three_hospitals.hosts import NamespacesError, own_namespaces
-from examples.three_hospitals.proof import PROOF
+from examples.three_hospitals.proof import CUT, MOST_OVERHEAD, PROOF
 from examples.three_hospitals.story import HOSPITALS
 from fkd_common.artifacts import sha256_hex
 from tests.tools import absent, require_tool
@@ -70,8 +70,9 @@ def test_what_it_says_of_the_bytes_holds(told: Told) -> None:
     assert all(claim["holds"] for claim in proof["claims"])
     for site in proof["sites"]:
         assert site["payload_up"] > 10_000_000
-        assert 1 <= site["sent"] / site["message_up"] <= 1.05
-        assert site["sent"] - site["message_up"] < site["images"]
+        unexplained = site["sent"] - site["message_up"]
+        assert 0 <= unexplained <= MOST_OVERHEAD * site["message_up"] + CUT
+        assert unexplained < site["images"]
 
 
 def test_no_image_of_a_hospital_is_on_any_other_host(told: Told) -> None:
@@ -94,9 +95,12 @@ def test_personal_models_exist_at_their_hospitals_only(told: Told) -> None:
 def test_the_run_that_was_killed_is_the_run_that_completed(told: Told) -> None:
     (run,) = (told.host("hub") / "run").iterdir()
     rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    assert [record["round"] for record in rounds] == list(range(1, len(rounds) + 1))
+    assert [record["round"] for record in rounds] == list(range(len(rounds)))
     assert json.loads((run / "summary.json").read_text())["state"] == "completed"
-    without = [r["round"] for r in rounds if "south" not in r["phases"]["student"]["returned"]]
+    trained = [record for record in rounds if "student" in record["phases"]]
+    without = [
+        record["round"] for record in trained if "south" not in record["phases"]["student"]["returned"]
+    ]
     assert without
     assert rounds[-1]["phases"]["student"]["returned"] == sorted(HOSPITALS)
 

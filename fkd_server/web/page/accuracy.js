@@ -39,7 +39,7 @@ export class Accuracy {
     this.drawn = "";
     this.plot = byId("accuracy");
     this.picture = this.plot.firstElementChild;
-    this.slider = byId("accuracy-round"); // for those who read the chart with a keyboard, or by ear
+    this.slider = byId("accuracy-round"); // to read the chart with a keyboard, or by ear
     this.tip = byId("accuracy-tip");
     byId("measures").addEventListener("change", (event) => {
       this.measure = event.target.value;

@@ -64,5 +64,8 @@ export function presence(clients) {
 /** "personal_model" as "personal model". */
 export const spoken = (name) => name.replaceAll("_", " ");
 
+/** Of "refine_3" the "refine": steps of a kind are one to the eye. */
+export const kind = (phase) => phase.split("_")[0];
+
 /** A candidate of the vote as the chart calls it: what corrects the student's answers is added to it. */
-export const candidate = (kind) => (kind === "anchors" || kind === "moments" ? `+ ${kind}` : kind);
+export const candidate = (name) => (name === "anchors" || name === "moments" ? `+ ${name}` : name);

@@ -127,7 +127,6 @@ export class Live {
     this.changed("events");
   }
 
-  /** Rounds in order. */
   inOrder() {
     return [...this.rounds.values()].sort((one, other) => one.round - other.round);
   }

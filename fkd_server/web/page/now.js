@@ -12,7 +12,6 @@ const STATES = {
 };
 const PACE = 5; // the last rounds tell how long the next ones take
 
-/** Whether a run has ended. */
 const isOver = (status) => status.state === "completed" || status.state === "aborted";
 
 /** Bar, strip and tiles. */

@@ -6,7 +6,6 @@ import * as format from "./format.js";
 const LAST = 10;
 const MOST_REASONS = 3; // of one phase
 
-const kindOf = (phase) => phase.split("_")[0];
 const phasesOf = (rounds) => [...new Set(rounds.flatMap((round) => round.phases.map(({ phase }) => phase)))];
 
 /** The timeline and its table. */
@@ -23,7 +22,7 @@ export class Rounds {
     const last = this.live.inOrder().slice(-LAST).reverse();
     const longest = Math.max(0.001, ...last.map((round) => round.seconds));
     this.rows.show(last.map((round) => ({ round, longest })));
-    const kinds = [...new Set(phasesOf(last).map(kindOf))];
+    const kinds = [...new Set(phasesOf(last).map(format.kind))];
     if (kinds.join() !== this.explained) {
       this.explained = kinds.join();
       const keys = kinds.map((kind) => element("span", { class: `key phase-${kind}` }, kind));
@@ -61,7 +60,7 @@ function timelineRow({ round: { round } }) {
       say(sum, format.duration(all));
       track.replaceChildren(...phases.map(({ phase, seconds }) => {
         const text = `${format.spoken(phase)} ${format.duration(seconds)}`;
-        const bar = element("i", { class: `phase-${kindOf(phase)}`, title: text }, element("span", text));
+        const bar = element("i", { class: `phase-${format.kind(phase)}`, title: text }, element("span", text));
         bar.style.width = `${((100 * seconds) / longest).toFixed(2)}%`;
         return bar;
       }));

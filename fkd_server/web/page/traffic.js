@@ -4,7 +4,7 @@ import { byId, Children, element, fill, named, say } from "./dom.js";
 import * as format from "./format.js";
 
 const MOST_CLIENTS = 8;
-const ORDER = ["setup", "control", "student", "residuals", "moments", "votes", "personal"];
+const KINDS = ["setup", "control", "student", "residuals", "moments", "refine", "votes", "exchange", "personal"];
 
 const total = ({ payload_up: up, payload_down: down }) => up + down;
 const byName = (one, other) => (one.name < other.name ? -1 : 1);
@@ -21,16 +21,16 @@ export class Traffic {
   draw() {
     const { bytes, clients, bytes_by_phase: byPhase, fedavg_bytes: full } = this.live.status;
     this.compare(bytes, full);
-    const phases = Object.entries(byPhase).map(([name, sums]) => ({ name: format.spoken(name), ...sums }));
-    const place = ({ name }) => (ORDER.indexOf(name.split(" ")[0]) + 1 || Infinity); // phases of a kind together
-    this.phases.show(
-      phases.filter((phase) => total(phase) > 0)
-        .sort((one, other) => place(one) - place(other) || byName(one, other)),
-    );
+    const phases = KINDS.map((name) => {
+      const all = Object.keys(byPhase).filter((phase) => format.kind(phase) === name);
+      const sum = (way) => all.reduce((bytes, phase) => bytes + byPhase[phase][way], 0);
+      return { name, payload_up: sum("payload_up"), payload_down: sum("payload_down") };
+    });
+    this.phases.show(phases.filter((phase) => total(phase) > 0));
     const busiest = clients.map(({ name, bytes }) => ({ name, ...bytes }))
       .sort((one, other) => total(other) - total(one))
       .slice(0, MOST_CLIENTS);
-    this.clients.show(busiest.sort(byName)); // a steady order, so that rows do not dance
+    this.clients.show(busiest.sort(byName)); // so that rows do not dance
     const some = clients.length > MOST_CLIENTS
       ? `The ${MOST_CLIENTS} busiest of ${format.count(clients.length)}; the table below has all. ` : "";
     say(
