@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -29,8 +29,9 @@ def print_summary(summary: Mapping[str, Any], model: WrittenModel | None) -> Non
         console.print(align_right(table))
     console.print(bytes_table(summary["bytes"]))
     table = Table("phase", "seconds", title="time, all rounds")
-    for phase, seconds in summary["seconds"]["phases"].items():
-        table.add_row(phase, f"{seconds:.1f}")
+    seconds = summary["seconds"]["phases"]
+    for row, phases in _rows(seconds).items():
+        table.add_row(row, f"{sum(seconds[phase] for phase in phases):.1f}")
     table.add_section()
     table.add_row("since this start", f"{summary['seconds']['total']:.1f}")
     console.print(align_right(table))
@@ -41,10 +42,11 @@ def bytes_table(count: Mapping[str, Any]) -> Table:
     table = Table(
         "phase", "payload up", "payload down", "message up", "message down", title="bytes per client"
     )
-    for phase, part in count["by_phase"].items():
-        table.add_row(phase, *_byte_cells(part))
+    by_phase = count["by_phase"]
+    for row, phases in _rows(by_phase).items():
+        table.add_row(row, *_byte_cells([by_phase[phase] for phase in phases]))
     table.add_section()
-    table.add_row("total", *_byte_cells(count))
+    table.add_row("total", *_byte_cells([count]))
     return align_right(table)
 
 
@@ -60,5 +62,14 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.2%}"
 
 
-def _byte_cells(count: Mapping[str, Any]) -> list[str]:
-    return [f"{count[kind][way]:,}" for kind in ("payload", "message") for way in ("up", "down")]
+def _rows(phases: Iterable[str]) -> dict[str, list[str]]:
+    """Phases by the row that tells of them: one for all steps of a refinement."""
+    rows: dict[str, list[str]] = {}
+    for phase in phases:
+        rows.setdefault("refine" if phase.startswith("refine_") else phase, []).append(phase)
+    return rows
+
+
+def _byte_cells(counts: Sequence[Mapping[str, Any]]) -> list[str]:
+    cells = [(kind, way) for kind in ("payload", "message") for way in ("up", "down")]
+    return [f"{sum(count[kind][way] for count in counts):,}" for kind, way in cells]

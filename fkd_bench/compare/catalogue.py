@@ -55,7 +55,7 @@ ALL_METHODS: tuple[str | dict[str, Any], ...] = (
     {"label": "FED3R-RF 1,000", "method": "fed3r-rf", "options": {"features": 1000}},
     {"label": "FED3R-RF 4,000", "method": "fed3r-rf", "options": {"features": 4000}},
     "central",
-    # Of the other methods the extractor is frozen too; what the paper's own personal model gains by tuning it is in e06.
+    # The extractor is frozen for all methods here; what tuning it gains the personal model is in e06.
     {"label": "FKD-RTM literal", "preset": "literal", "config": {"finetune_scope": "head"}},
     FKD_RTM,
 )

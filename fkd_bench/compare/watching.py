@@ -112,9 +112,9 @@ class BarWatch(GridWatch):
         known = f"{self.cached} of {self.total} cells are finished already" if self.cached else ""
         if known:
             self._progress.console.print(known, highlight=False)
+        self.tick()
         if self.waiting:
             self._progress.start()
-        self.tick()
 
     def tick(self) -> None:
         """Show who runs, and how long it will take."""

@@ -98,7 +98,7 @@ def test_a_report_without_results_is_refused(small: Path) -> None:
 def test_ready_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split()[:2] == ["e01-cifar10", "102"] for line in lines)
+    assert any(line.split()[:2] == ["e01-cifar10", "108"] for line in lines)
 
 
 def test_published_results_are_small_and_complete(small: Path) -> None:

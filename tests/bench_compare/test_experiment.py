@@ -158,7 +158,7 @@ def test_options_that_a_method_does_not_take_are_refused_before_anything_runs() 
 
 def test_named_methods_and_presets_exist() -> None:
     assert set(TITLES) <= set(known_methods())
-    assert len(ALL_METHODS) == 17
+    assert len(ALL_METHODS) == 18
     for keys in PRESETS.values():
         RunConfig(**keys)
 
