@@ -48,7 +48,7 @@ class Background:
         if phase == types.PHASE_STUDENT:
             return cls(round_number, num_samples, anchors=method.anchor_embeddings)
         if isinstance(method, FkdRtm) and phase in REFINE_PHASES:
-            return cls(round_number, num_samples, diagonal=method.gradient_diagonal())
+            return cls(round_number, num_samples, diagonal=method.gradient_bound())
         if phase != types.PHASE_MOMENTS or not isinstance(method, FkdRtm):
             return cls(round_number, num_samples)
         return cls(round_number, num_samples, method.embedding_block(client), method.output_layer())

@@ -7,7 +7,6 @@ The arithmetic itself is in ``fkd_common.method``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,15 +17,9 @@ from pydantic import TypeAdapter
 from fkd_common.artifacts import Artifact, BlobStore
 from fkd_common.config import Correction, MomentFeatures, RunConfig
 from fkd_common.method.moment_checks import OutputLayer, samples_per_class
-from fkd_common.method.moments import (
-    make_definite,
-    num_moment_features,
-    pack_symmetric,
-    solve,
-    unpack_symmetric,
-)
+from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
 from fkd_common.method.privacy import nearest_positive_semidefinite
-from fkd_common.method.refinement import Ascent, ascend, padded
+from fkd_common.method.refinement import padded
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
 from fkd_common.method.student_checks import student_flaw
 from fkd_common.method.student_layout import TensorSpec, initial_student
@@ -53,34 +46,13 @@ from fkd_server.method.federated_method import (
     UploadContent,
     VoteUpload,
 )
+from fkd_server.method.refinement import AscentState, PooledMoments, Refinement
 from fkd_server.method.secure_sum import SumState
 
 REFINED = "moments.refined"
 """The candidate that logistic regression makes of the pooled moments."""
 PERSONAL_CANDIDATE = "personal"
 """What sites' counts for their own models are filed under."""
-
-
-@dataclass(frozen=True)
-class AscentState:
-    """Steps of the refinement so far."""
-
-    position: Artifact
-    """"W" and "N", (p, C) float64."""
-    asked: Artifact
-    """"V", (p, C) float32: where clients compute their gradients."""
-    pooled: Artifact
-    """"A", the packed pooled moments."""
-    members: tuple[str, ...]
-    """Whose samples they are of."""
-    samples: int
-    least_factor: float = 1.0
-    """Least that a member's moments are multiplied with among them."""
-    t: float = 1.0
-
-    def artifacts(self) -> tuple[Artifact, ...]:
-        """What they refer to."""
-        return self.position, self.asked, self.pooled
 
 
 @dataclass(frozen=True)
@@ -153,6 +125,7 @@ class FkdRtm:
         self.embedding_dim = int(anchor_embeddings.shape[1])
         self._blobs = blobs
         self._uploads = uploads
+        self._refinement = Refinement(config.refine_l2, blobs)
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
         self.state = GlobalState(blobs.put(encode(start)))
 
@@ -204,7 +177,7 @@ class FkdRtm:
     def chosen(self, phase: int) -> tuple[str, ...]:
         """See :meth:`FederatedMethod.chosen`: gradients are asked of those whose moments are pooled."""
         if phase in REFINE_PHASES and self.state.ascent is not None:
-            return self.state.ascent.members
+            return self.state.ascent.pooled.members
         return ()
 
     def needed(self, phase: int) -> int:
@@ -362,11 +335,10 @@ class FkdRtm:
         A = unpack_symmetric(rest, p, unpack_symmetric(block, block_size, None))
         del rest, block
         self.state = replace(self.state, embedding_blocks=blocks)
-        if self.config.refinements:
-            pooled = self._blobs.put(encode({"A": pack_symmetric(A, 0)}))
+        pooled = self._refinement.pooled(A, factors) if self.config.refinements else None
         self.solve_pooled(A, B)
-        if self.config.refinements:
-            self._begin_ascent(pooled, factors, round(A[-1, -1]))
+        if pooled is not None:
+            self._begin_ascent(pooled)
         return {
             "pooled_samples": sum(uploads[name].num_samples for name in factors),
             "features": p,
@@ -405,60 +377,29 @@ class FkdRtm:
         artifact = self._blobs.put(encode(solutions))
         self.state = replace(self.state, moment_solutions=artifact, best_moments="moments.0")
 
-    def _begin_ascent(self, pooled: Artifact, factors: Mapping[str, float], samples: int) -> None:
+    def _begin_ascent(self, pooled: PooledMoments) -> None:
         """Start from the ridge solution whose strength is nearest to the penalty of the refinement."""
-        grid = self.config.lambda_grid
-        nearest = min(range(len(grid)), key=lambda i: abs(math.log(grid[i] / self.config.refine_l2)))
         assert self.state.moment_solutions is not None
-        V = decode(self._blobs.read(self.state.moment_solutions.sha256))[f"V.{nearest}"]
-        start = V.astype(np.float64)
-        self.state = replace(
-            self.state,
-            ascent=AscentState(
-                self._blobs.put(encode({"W": start, "N": start})),
-                self._blobs.put(encode({"V": V})),
-                pooled,
-                tuple(factors),
-                samples,
-                min(factors.values()),
-            ),
-        )
+        solutions = decode(self._blobs.read(self.state.moment_solutions.sha256))
+        nearest = self._refinement.nearest(self.config.lambda_grid)
+        self.state = replace(self.state, ascent=self._refinement.begin(pooled, solutions[f"V.{nearest}"]))
 
-    def gradient_diagonal(self) -> NDArray[np.float64] | None:
+    def gradient_bound(self) -> NDArray[np.float64] | None:
         """(p,) what no member's Σ z² exceeds while the pooled moments are refined: gradients are held against it."""
         ascent = self.state.ascent
-        if ascent is None:
-            return None
-        p = self.num_moment_features
-        first = np.concatenate([[0], np.cumsum(p - np.arange(p - 1))])
-        diagonal: NDArray[np.float64] = decode(self._blobs.read(ascent.pooled.sha256))["A"][first]
-        return diagonal / min(1.0, ascent.least_factor)
+        return None if ascent is None else self._refinement.bound(ascent)
 
     def _refine(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
-        """One step of the refinement; gradients of some members stand for those of all."""
-        state, ascent = self.state, self.state.ascent
+        """One step of the refinement."""
+        ascent = self.state.ascent
         assert ascent is not None
         factors = moment_factors(uploads, self.config)
-        p = self.num_moment_features
-        G, samples = np.zeros((p, self.num_classes)), 0.0
+        G, samples = np.zeros((self.num_moment_features, self.num_classes)), 0.0
         for client, factor in factors.items():
             G += factor * read_upload(self._uploads, uploads[client])["G"].astype(np.float64)
             samples += factor * uploads[client].num_samples
-        position = decode(self._blobs.read(ascent.position.sha256))
-        A = unpack_symmetric(decode(self._blobs.read(ascent.pooled.sha256))["A"], p, None)
-        at = Ascent(position["W"], position["N"], ascent.t)
-        after = ascend(at, A, G * (ascent.samples / samples), self.config.refine_l2)
-        if not np.isfinite(after.N).all():
-            raise ValueError("the refined moments are not finite")
-        moved = replace(
-            ascent,
-            position=self._blobs.put(encode({"W": after.W, "N": after.N})),
-            asked=self._blobs.put(encode({"V": after.W.astype(np.float32)})),
-            t=after.t,
-        )
-        refined = self._blobs.put(encode({"V": after.N.astype(np.float32)}))
-        self.state = replace(state, ascent=moved, refined=refined)
-        change = float(np.linalg.norm(after.N - at.N) / max(1e-12, float(np.linalg.norm(after.N))))
+        moved, refined, change = self._refinement.step(ascent, G, samples)
+        self.state = replace(self.state, ascent=moved, refined=refined)
         return {
             "gradient_samples": round(samples),
             "change": change,

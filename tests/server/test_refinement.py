@@ -234,14 +234,14 @@ def test_a_snapshot_in_the_middle_of_the_steps_holds_all_that_the_next_one_needs
     run, sites = start(tmp_path)
     until(run, sites, STEP_3)
     kept = run.method.snapshot()
-    task, diagonal = run.method.task(STEP_3, "a"), run.method.gradient_diagonal()
+    task, diagonal = run.method.task(STEP_3, "a"), run.method.gradient_bound()
     until(run, sites, VOTES)
     after = run.method.state
     run.method.restore(kept)
     assert run.method.chosen(STEP_3) == ("a", "b", "c")
     assert run.method.task(STEP_3, "a") == task
     assert run.method.state != after
-    np.testing.assert_array_equal(run.method.gradient_diagonal(), diagonal)
+    np.testing.assert_array_equal(run.method.gradient_bound(), diagonal)
 
 
 def test_what_the_steps_needed_goes_with_the_vote(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_the_steps_needed_goes_with_the_vote(tmp_path: Path) -> None:
         state.refined.sha256,
     }
     assert run.method.chosen(STEP_1) == ()
-    assert run.method.gradient_diagonal() is None
+    assert run.method.gradient_bound() is None
 
 
 def test_a_new_student_takes_the_refined_solution_with_it(tmp_path: Path) -> None:
