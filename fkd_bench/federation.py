@@ -92,19 +92,11 @@ class Federation:
         ]  # fmt: skip
 
 
-def make_federation(
-    settings: BenchSettings, seed: int, narrator: Narrator, name: str | None = None
-) -> Federation:
-    """Divide the data, or take over the same division made earlier.
-
-    Args:
-        settings: What to divide, and how.
-        seed: Of the division and the run.
-        narrator: Told about it.
-        name: Of the folder (default: made from data, partition, clients and seed).
-    """
+def make_federation(settings: BenchSettings, seed: int, narrator: Narrator) -> Federation:
+    """Divide the data, or take over the same division made earlier."""
     data, partition = Path(settings.data).stem.replace(":", "-"), settings.partition.replace(":", "")
-    folder = settings.out / (name or f"{data}-{partition}-k{settings.clients}-s{seed}")
+    name = f"{data}-{partition}-k{settings.clients}-s{seed}"
+    folder = settings.out / name
     request = CreateRequest(
         source=settings.data,
         clients=settings.clients,

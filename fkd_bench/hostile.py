@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fkd_bench.attacks import Attack, Claim, poisoned_labels, tampered
@@ -32,6 +31,7 @@ from fkd_common.artifacts import BlobStore
 from fkd_common.config import Aggregation, Listed, PersonalKind, RunConfig
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.metrics import accuracy
+from fkd_common.method.refinement import solutions_by_candidate
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
 from fkd_server.method.federated_method import (
@@ -263,11 +263,8 @@ class _Federation:
     def _candidates(self, pipeline: Pipeline, task: TaskContent) -> dict[str, GlobalModel]:
         fused = self._input(task, "fused_residuals").get("fused_residuals")
         solved = self._input(task, "moment_correction")
-        solutions: dict[str, NDArray[np.float32]] = {
-            f"moments.{i}": solved[f"V.{i}"] for i in range(len(solved))
-        }
-        if refined := self._input(task, "refined_moments"):
-            solutions["moments.refined"] = refined["V"]
+        refined = self._input(task, "refined_moments")
+        solutions = solutions_by_candidate(solved, refined, self.method.num_moment_features)
         return pipeline.candidate_models(self._input(task, "student"), fused, task.anchor_lambda, solutions)
 
     def _input(self, task: TaskContent, name: str) -> Tensors:

@@ -60,7 +60,6 @@ class ExchangePart:
         self.folder = place.folder
         self.personal_round = 0
         self._personal: Tensors | None = None
-        self._received: exchange.State = {}
         self._seconds: dict[str, float] = {}
         self._memories: dict[int, dict[str, Tensors]] = {}
         self._brings = site
@@ -127,7 +126,7 @@ class ExchangePart:
         self.site.memory = self._memory_before(task.key.round + 1)
         with self._timed("personal"):
             self._personal = self.method.personal_model(self.site, received)
-        self._received, self.personal_round = received, task.key.round
+        self.personal_round = task.key.round
         with contextlib.suppress(OSError):  # written again when the run is over
             self._keep(self._personal)
         request, val = pb.FinishTaskRequest(key=task.key), self.site.val

@@ -21,7 +21,7 @@ from fkd_common.config import Fusion, MomentFeatures
 from fkd_common.errors import DataError, FkdError
 from fkd_common.method.aggregation import drop_unreliable
 from fkd_common.method.moments import num_moment_features
-from fkd_common.method.refinement import padded
+from fkd_common.method.refinement import solutions_by_candidate
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.phases import REFINE_PHASES
@@ -191,9 +191,7 @@ class TaskRunner:
         p = num_moment_features(
             config.hidden, self._pipeline.site.anchor_embeddings.shape[1], config.moment_features
         )
-        found = {f"moments.{i}": solved[f"V.{i}"] for i in range(len(solved))}
-        found |= {"moments.refined": refined["V"]} if refined else {}
-        solutions: dict[str, NDArray[np.float32]] = {name: padded(V, p) for name, V in found.items()}
+        solutions = solutions_by_candidate(solved, refined, p)
         return self._pipeline.candidate_models(
             self._received_student(task), fused, task.anchor_lambda, solutions
         )

@@ -12,6 +12,7 @@ with Nesterov's momentum between steps. Gradients add up exactly, so the result 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from fkd_common.method.moments import centre
 from fkd_common.method.probabilities import softmax
+
+REFINED = "moments.refined"
+"""The candidate that logistic regression makes of the pooled moments."""
 
 _CHUNK = 4096
 """Rows turned into float64 at a time."""
@@ -114,6 +118,22 @@ def gradient_flaw(G: NDArray[Any], n: int, diagonal: NDArray[np.float64], slack:
     if np.any(total > slack * (size.sum(axis=1) + limit)):
         return f"row {int(np.argmax(total))} of the gradient does not sum to 0 over classes"
     return None
+
+
+def solutions_by_candidate(
+    ridge: Mapping[str, NDArray[Any]], refined: Mapping[str, NDArray[Any]], p: int
+) -> dict[str, NDArray[Any]]:
+    """The moment solutions that a vote compares, by candidate, each on all of z.
+
+    Args:
+        ridge: "V.0", "V.1", ... one per ridge strength; may be empty.
+        refined: "V"; may be empty.
+        p: Length of z.
+    """
+    found = {f"moments.{i}": ridge[f"V.{i}"] for i in range(len(ridge))}
+    if refined:
+        found[REFINED] = refined["V"]
+    return {name: padded(V, p) for name, V in found.items()}
 
 
 def padded(V: NDArray[Any], p: int) -> NDArray[Any]:

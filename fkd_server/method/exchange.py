@@ -19,7 +19,7 @@ from fkd_common.errors import InvalidUploadError
 from fkd_common.exchange_method import ExchangeMethod, Layout
 from fkd_common.method.residuals import Standardiser
 from fkd_common.method.student_layout import TensorSpec
-from fkd_common.model_file import ExchangeHeader, ExchangeModel, ModelHeader, ModelParts
+from fkd_common.model_file import ExchangeHeader, ExchangeModel, ModelHeader, ModelParts, PublishedModel
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, check_schema, decode, encode
 from fkd_server.method.federated_method import (
@@ -175,7 +175,7 @@ class Exchange:
 
     # -- the result -------------------------------------------------------------------------------
 
-    def model(self) -> ModelParts | ExchangeModel | None:
+    def model(self) -> PublishedModel | None:
         """The current global model: a student where it is one, so that everything that takes students takes it."""
         tensors = self.method.global_model(_Groups(self.state.groups, self._blobs))
         if tensors is None:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from fkd_common.artifacts import Artifact
 from fkd_common.config import RunConfig
 from fkd_common.method.student_layout import TensorSpec
-from fkd_common.model_file import ExchangeModel, ModelParts
+from fkd_common.model_file import PublishedModel
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -153,7 +153,7 @@ class FederatedMethod(Protocol):
     def publishes(self, phases: Collection[str]) -> bool:
         """Whether a round with these phases ends with a model to publish."""
 
-    def model(self) -> ModelParts | ExchangeModel | None:
+    def model(self) -> PublishedModel | None:
         """The current global model; None where the method has none."""
 
     def snapshot(self) -> dict[str, Json]:

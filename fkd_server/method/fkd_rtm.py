@@ -19,7 +19,7 @@ from fkd_common.config import Correction, MomentFeatures, RunConfig
 from fkd_common.method.moment_checks import OutputLayer, samples_per_class
 from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
 from fkd_common.method.privacy import nearest_positive_semidefinite
-from fkd_common.method.refinement import padded
+from fkd_common.method.refinement import REFINED, padded
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
 from fkd_common.method.student_checks import student_flaw
 from fkd_common.method.student_layout import TensorSpec, initial_student
@@ -49,8 +49,6 @@ from fkd_server.method.federated_method import (
 from fkd_server.method.refinement import AscentState, PooledMoments, Refinement
 from fkd_server.method.secure_sum import SumState
 
-REFINED = "moments.refined"
-"""The candidate that logistic regression makes of the pooled moments."""
 PERSONAL_CANDIDATE = "personal"
 """What sites' counts for their own models are filed under."""
 

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from fkd_common.errors import InvalidUploadError, StaleError
 from fkd_common.method.moments import accumulate, apply_moments, solve
-from fkd_common.method.refinement import Ascent, ascend, gradient, likelihood_residual
+from fkd_common.method.refinement import REFINED, Ascent, ascend, gradient, likelihood_residual
 from fkd_common.model_file import decode_model, encode_model
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.phases import REFINE_PHASES
 from fkd_common.tensors import Tensors, decode, encode
 from fkd_server.method.federated_method import VoteUpload
-from fkd_server.method.fkd_rtm import REFINED
 from fkd_server.run_state import RunState
 from fkd_server.validation import Background, UploadRules
 
