@@ -28,12 +28,13 @@ from fkd_client.pipeline import Pipeline
 from fkd_client.site import Site, anchors_of
 from fkd_client.threads import limit_threads
 from fkd_common.artifacts import BlobStore
-from fkd_common.config import Aggregation, Listed, PersonalKind, RunConfig
+from fkd_common.config import Aggregation, PersonalKind, RunConfig
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.metrics import accuracy
 from fkd_common.method.refinement import solutions_by_candidate
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
+from fkd_common.typed_text import Listed
 from fkd_server.method.federated_method import (
     Participants,
     PhasePlan,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fkd_common.config import Listed, RunConfig
+from fkd_common.config import RunConfig
 from fkd_common.settings import ProgramSettings
+from fkd_common.typed_text import Listed
 
 
 class TransportKind(StrEnum):

@@ -78,6 +78,18 @@ def outputs(
     return StudentOutputs(logits, hidden)
 
 
+def divergence(logits: Tensor, soft: Tensor, temperature: float) -> Tensor:
+    """KL(p̃ ‖ softmax(S/T)), batch mean, in nats (Eq. 5 without its factor T²).
+
+    Args:
+        logits: (n, C) scores S.
+        soft: (n, C) targets p̃ at the same temperature.
+        temperature: T.
+    """
+    log_student = functional.log_softmax(logits / temperature, dim=1)
+    return (torch.xlogy(soft, soft) - soft * log_student).sum(dim=1).mean()
+
+
 def distillation_loss(
     logits: Tensor, soft: Tensor, labels: Tensor, temperature: float, alpha: float
 ) -> Tensor:
@@ -94,9 +106,8 @@ def distillation_loss(
         Scalar, in nats.
     """
     cross_entropy = functional.cross_entropy(logits, labels)
-    log_student = functional.log_softmax(logits / temperature, dim=1)
-    divergence = (torch.xlogy(soft, soft) - soft * log_student).sum(dim=1).mean()
-    return (1.0 - alpha) * cross_entropy + alpha * temperature**2 * divergence
+    kl = divergence(logits, soft, temperature)
+    return (1.0 - alpha) * cross_entropy + alpha * temperature**2 * kl
 
 
 def soft_targets(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -107,16 +108,14 @@ def fine_tuned(networks: Networks, site: Site, tensors: Tensors) -> Tensors:
         return tensors
     config, n, best, current = networks.config, len(site.train), tensors, tensors
     best_accuracy = accuracy(networks.logits(tensors, site.val.inputs, site.device), site.val.labels)
-    labels = site.train.labels
+    labels = torch.tensor(site.train.labels, dtype=torch.int64, device=site.device)
     for epoch in range(config.finetune_epochs):
         steps = -(-n // config.batch_size)
         current = networks.fit(
             current,
             site.train.inputs,
             shuffled_batches(n, config.batch_size, steps, [site.seed, 0, epoch]),
-            lambda batch: functional.cross_entropy(
-                batch.logits, batch.rows.new_tensor(labels[batch.rows.cpu().numpy()])
-            ),
+            lambda batch: functional.cross_entropy(batch.logits, labels.index_select(0, batch.rows)),
             steps=steps,
             dropout_seed=[site.seed, 0, epoch],
             lr=config.finetune_lr_head,

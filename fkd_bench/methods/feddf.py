@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fkd_bench.methods.averaging import averaged
 from fkd_bench.methods.distillation import ServerDistillation
-from fkd_bench.methods.networks import kd_loss
+from fkd_client.student import divergence
 from fkd_common.exchange_method import MODEL, Aggregate, State, Upload
 from fkd_common.method.probabilities import softmax
 
@@ -32,6 +32,4 @@ class FedDF(ServerDistillation):
 
     def divergence(self, logits: Tensor, q: Tensor) -> Tensor:
         """KL(q ‖ σ(z/T)), batch mean."""
-        temperature = self.options.temperature
-        loss: Tensor = kd_loss(logits, q, temperature) / temperature**2
-        return loss
+        return divergence(logits, q, self.options.temperature)

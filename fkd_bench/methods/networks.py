@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fkd_client.embedding import preprocess
 from fkd_client.extractor import EMBEDDING_DIM, Extractor, load_extractor
-from fkd_client.student import batch_indices, steps_per_round
+from fkd_client.student import batch_indices, divergence, steps_per_round
 from fkd_client.student_network import Student
 from fkd_common.errors import FkdError
 from fkd_common.exchange_method import Federation, Layout, Site
@@ -299,5 +298,4 @@ def kd_loss(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         teacher: (b, C) probabilities, already at temperature T.
         temperature: T
     """
-    log_student = functional.log_softmax(logits / temperature, dim=1)
-    return temperature**2 * (torch.xlogy(teacher, teacher) - teacher * log_student).sum(dim=1).mean()
+    return temperature**2 * divergence(logits, teacher, temperature)
