@@ -6,9 +6,7 @@ The arithmetic is the method's own (:class:`fkd_common.exchange_method.ExchangeM
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,15 @@ from numpy.typing import NDArray
 
 from fkd_client.part import PartPlace
 from fkd_client.progress import Progress
-from fkd_client.report import Report
+from fkd_client.report import PersonalScores, Report, build_report
 from fkd_client.site import Site
 from fkd_client.split import split_train_val
+from fkd_client.stopwatch import timed
 from fkd_client.transfer import TensorMessage
 from fkd_common import exchange_method as exchange
 from fkd_common.artifacts import write_atomically
 from fkd_common.errors import DamagedFileError, DataError, FkdError
-from fkd_common.method.metrics import accuracy, matched_accuracy
+from fkd_common.method.metrics import accuracy, full_and_matched
 from fkd_common.method_registry import exchange_method
 from fkd_common.model_file import ExchangeHeader, ExchangeModel, encode_model
 from fkd_common.pb import coordinator_pb2 as pb
@@ -33,6 +32,8 @@ from fkd_common.tensors import Tensors, decode, encode
 from fkd_common.tracing import part_span
 from fkd_shards.shard import Shard
 
+PERSONAL = "personal"
+"""The only candidate for a site's own model."""
 PERSONAL_FILE = "personal.safetensors"
 MEMORY_FILE = "memory.safetensors"
 _SEPARATOR = "|"
@@ -69,7 +70,7 @@ class ExchangePart:
         """Embeddings or images, the split, and what the site remembers from before a restart."""
         brings, config = self._brings, self._place.run.config
         labels = brings.labels()
-        with self._timed("embed"):
+        with timed(self._seconds, "embed"):
             brings.check_extractor()
             inputs = self._inputs(brings.shard, self._place.progress)
         seed = brings.seed(config)
@@ -116,7 +117,7 @@ class ExchangePart:
 
     def _exchange(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round)
-        with part_span("train"), self._timed("local"):
+        with part_span("train"), timed(self._seconds, "local"):
             tensors = self.method.local_update(self.site, received, task.key.round)
         self._remember(task.key.round)
         request = pb.SubmitExchangeRequest(key=task.key, num_samples=len(self.site.train))
@@ -124,15 +125,14 @@ class ExchangePart:
 
     def _personalise(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round + 1)
-        with self._timed("personal"):
+        with timed(self._seconds, "personal"):
             self._personal = self.method.personal_model(self.site, received)
         self.personal_round = task.key.round
         with contextlib.suppress(OSError):  # written again when the run is over
             self._keep(self._personal)
         request, val = pb.FinishTaskRequest(key=task.key), self.site.val
         if self._place.run.config.report_personal and len(val):
-            scores = self.method.scores(self._personal, val.inputs, self.site.device)
-            request.personal_correct = round(accuracy(scores, val.labels) * len(val))
+            request.personal_correct = round(self._on_val(self._personal) * len(val))
             request.num_validation = len(val)
         self._place.session.call("FinishTask", request, pb.SubmitResponse, key=task.key)
 
@@ -140,52 +140,35 @@ class ExchangePart:
 
     def conclude(self, test: Shard | None, progress: Progress) -> Report:
         """See :class:`fkd_client.part.Part`."""
-        tested: dict[str, dict[str, float]] = {}
-        validation: dict[str, float] = {}
+        personal = PersonalScores()
         if self._personal is not None:
             self._keep(self._personal)
-            with self._timed("assess"):
-                validation = {"personal": self._accuracy_on(self.site.val)}
-                if test is not None:
-                    tested = {"personal": self._assess(test, progress)}
-        ledger, site = self._place.session.ledger, self.site
-        return {
-            "run_id": self._place.run.run_id,
-            "client": site.name,
-            "samples": {"train": len(site.train), "validation": len(site.val)},
-            "class_counts": site.class_counts(self.method.num_classes).tolist(),
-            "bad_images": [str(bad) for bad in self._brings.shard.bad],
-            "teacher": None,
-            "personal": {
-                "chosen": "personal" if self._personal is not None else None,
-                "validation_accuracy": validation,
-                "test_accuracy": tested,
-            },
-            "privacy": None,
-            "seconds": {phase: round(seconds, 3) for phase, seconds in self._seconds.items()},
-            "bytes": {
-                "total": asdict(ledger.total()),
-                "by_phase": {phase: asdict(count) for phase, count in ledger.by_phase().items()},
-            },
-        }
+            with timed(self._seconds, "assess"):
+                tested = {} if test is None else {PERSONAL: self._assess(self._personal, test, progress)}
+                personal = PersonalScores(PERSONAL, {PERSONAL: self._on_val(self._personal)}, tested)
+        return build_report(
+            self._place.run.run_id,
+            self._brings,
+            (len(self.site.train), len(self.site.val)),
+            self.site.class_counts(self.method.num_classes),
+            personal,
+            self._seconds,
+            self._place.session.ledger,
+        )
 
-    def _accuracy_on(self, part: exchange.Labelled) -> float:
-        assert self._personal is not None
-        if not len(part):
+    def _on_val(self, model: Tensors) -> float:
+        """A personal model's accuracy on D_val; nan without one."""
+        val = self.site.val
+        if not len(val):
             return float("nan")
-        return accuracy(self.method.scores(self._personal, part.inputs, self.site.device), part.labels)
+        return accuracy(self.method.scores(model, val.inputs, self.site.device), val.labels)
 
-    def _assess(self, test: Shard, progress: Progress) -> dict[str, float]:
-        """Accuracy on a test shard, whole ("full") and re-weighted by this site's label shares ("matched")."""
+    def _assess(self, model: Tensors, test: Shard, progress: Progress) -> dict[str, float]:
+        """Accuracy on a test shard."""
         if test.labels is None:
             raise DataError(f"test shard {test.name} has no labels")
-        assert self._personal is not None
-        scores = self.method.scores(self._personal, self._inputs(test, progress), self.site.device)
-        counts = self.site.class_counts(self.method.num_classes)
-        return {
-            "full": accuracy(scores, test.labels),
-            "matched": matched_accuracy(scores, test.labels, counts / max(1, counts.sum())),
-        }
+        scores = self.method.scores(model, self._inputs(test, progress), self.site.device)
+        return full_and_matched(scores, test.labels, self.site.class_counts(self.method.num_classes))
 
     def _inputs(self, shard: Shard, progress: Progress) -> NDArray[Any]:
         return shard.images if self.method.federation.full else self._brings.embed(shard, progress)
@@ -246,11 +229,3 @@ class ExchangePart:
 
     def _own_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    @contextlib.contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start

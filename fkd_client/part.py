@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from fkd_client.personal_file import Origin, save_personal
 from fkd_client.pipeline import Pipeline
 from fkd_client.privacy import ReleaseLog
 from fkd_client.progress import Progress
-from fkd_client.report import Report, build_report
+from fkd_client.report import PersonalScores, Report, build_report
 from fkd_client.run_info import RunInfo
 from fkd_client.session import Session
 from fkd_client.site import Site
@@ -22,6 +22,7 @@ from fkd_client.tasks import TaskRunner
 from fkd_client.teacher import TeacherTrainer
 from fkd_client.transfer import Transfer
 from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.privacy_accounting import PrivacySpent
 from fkd_shards.shard import Shard
 
 
@@ -116,13 +117,22 @@ class FkdRtmPart:
     def conclude(self, test: Shard | None, progress: Progress) -> Report:
         """See :class:`Part`."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        accuracy: dict[str, dict[str, float]] = {}
-        if self._runner.personal is not None:
-            self._keep(self._runner.personal)
-            if test is not None:
-                accuracy = self._pipeline.assess(self._runner.personal, test, progress)
-        place = self._place
-        return build_report(self._pipeline, self._runner, place.session.ledger, place.run.run_id, accuracy)
+        pipeline, place, personal = self._pipeline, self._place, PersonalScores()
+        if (model := self._runner.personal) is not None:
+            self._keep(model)
+            tested = pipeline.assess(model, test, progress) if test is not None else {}
+            personal = PersonalScores(model.chosen, model.val_accuracy, tested)
+        return build_report(
+            place.run.run_id,
+            pipeline.site,
+            (pipeline.num_samples, len(pipeline.y_val)),
+            pipeline.class_counts,
+            personal,
+            pipeline.seconds,
+            place.session.ledger,
+            teacher={**asdict(pipeline.teacher.report), "reliability": pipeline.teacher.reliability},
+            privacy=PrivacySpent.of(pipeline.config, pipeline.releases.releases),
+        )
 
     def _keep(self, model: PersonalModel) -> None:
         run = self._place.run

@@ -7,9 +7,7 @@ site's name, so a site computes the same bits wherever and whenever it runs.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,11 +21,12 @@ from fkd_client.progress import Progress, silent
 from fkd_client.residual import ResidualLearners
 from fkd_client.site import Site
 from fkd_client.split import split_train_val
+from fkd_client.stopwatch import timed
 from fkd_client.student import State, outputs, soft_targets, train_student
 from fkd_client.teacher import Teacher, TeacherTrainer, train_teacher
 from fkd_common.config import FinetuneScope, MomentFeatures, PersonalKind, RunConfig
 from fkd_common.errors import DataError
-from fkd_common.method.metrics import accuracy, matched_accuracy
+from fkd_common.method.metrics import full_and_matched
 from fkd_common.method.moments import (
     accumulate,
     apply_moments,
@@ -82,13 +81,13 @@ class Pipeline:
             DataError: The shard is empty or unlabelled, or the extractor does not reproduce the anchors.
         """
         site, labels = self.site, self.site.labels()
-        with self._timed("embed"):
+        with timed(self.seconds, "embed"):
             site.check_extractor()
             self.embeddings = site.embed(site.shard, progress)
         self.train_rows, self.val_rows = split_train_val(labels, self.config.val_fraction, self.seed)
         self.h, self.y = self.embeddings[self.train_rows], labels[self.train_rows]
         self.h_val, self.y_val = self.embeddings[self.val_rows], labels[self.val_rows]
-        with self._timed("teacher"):
+        with timed(self.seconds, "teacher"):
             self.teacher: Teacher = self._teach(
                 self.h, self.y, self.h_val, self.y_val, site.num_classes, self.config,
                 threads=site.threads, seed=self.seed, progress=progress,
@@ -113,7 +112,7 @@ class Pipeline:
 
     def student(self, state: State, round_number: int, progress: Progress = silent) -> State:
         """Stage 1: distil the teacher into the received student (Eqs. 3-6, 8)."""
-        with self._timed("student"):
+        with timed(self.seconds, "student"):
             return train_student(
                 state, self.h, self.y, self.teacher.soft_source, self.teacher.present, self.config,
                 round_number=round_number, seed=self.seed, device=self.site.device, progress=progress,
@@ -125,7 +124,7 @@ class Pipeline:
         Returns:
             (m, C) R̂_k, clipped and noised if so configured.
         """
-        with self._timed("residual"):
+        with timed(self.seconds, "residual"):
             config, device = self.config, self.site.device
             soft = soft_targets(
                 state, self.h, self.teacher.soft_source, self.teacher.present, config, device=device
@@ -167,7 +166,7 @@ class Pipeline:
         Returns:
             "G": (p, C).
         """
-        with self._timed("moments"):
+        with timed(self.seconds, "moments"):
             logits, z = self._moment_inputs(state, which)
             missed = likelihood_residual(logits, apply_moments(z, V), self.y)
             return {"G": gradient(z, clip_rows(missed, self.config.target_clip))}
@@ -185,7 +184,7 @@ class Pipeline:
         Returns:
             "A": packed upper triangle, "B": (p, C); of clipped samples and noised if so configured.
         """
-        with self._timed("moments"):
+        with timed(self.seconds, "moments"):
             config = self.config
             logits, z = self._moment_inputs(state, which or config.moment_features)
             targets = moment_targets(
@@ -206,7 +205,7 @@ class Pipeline:
             models: By candidate name, models that share one student and publish that candidate.
         """
         self._kept_inputs = None
-        with self._timed("votes"):
+        with timed(self.seconds, "votes"):
             if not len(self.y_val):
                 return dict.fromkeys(models, 0)
             student = next(iter(models.values())).outputs(self.h_val)
@@ -247,7 +246,7 @@ class Pipeline:
     def personalise(self, base: GlobalModel, progress: Progress = silent) -> PersonalModel:
         """Stage 3: the private model (Eq. 9 and closed forms); nothing of it is ever uploaded."""
         site, config = self.site, self.config
-        with self._timed("personal"):
+        with timed(self.seconds, "personal"):
             train, val, tail = PersonalData(self.h, self.y), PersonalData(self.h_val, self.y_val), None
             if PersonalKind.FINETUNE in config.personal and config.finetune_scope is not FinetuneScope.HEAD:
                 inputs = self._block_inputs(site.shard, progress)
@@ -272,18 +271,15 @@ class Pipeline:
         """
         if test.labels is None:
             raise DataError(f"test shard {test.name} has no labels")
-        site, shares = self.site, self.class_counts / max(1, self.num_samples)
-        with self._timed("assess"):
+        site = self.site
+        with timed(self.seconds, "assess"):
             h = site.embed(test, progress)
             inputs = None
             if model.finetuned is not None and self.config.finetune_scope is not FinetuneScope.HEAD:
                 inputs = self._block_inputs(test, progress)
             scores = {name: model.scores(name, h, inputs, device=site.device) for name in model.candidates}
             scores["teacher"] = self.teacher.calibrated(h)
-        return {
-            name: {"full": accuracy(s, test.labels), "matched": matched_accuracy(s, test.labels, shares)}
-            for name, s in scores.items()
-        }
+        return {name: full_and_matched(s, test.labels, self.class_counts) for name, s in scores.items()}
 
     def _block_inputs(self, shard: Shard, progress: Progress) -> NDArray[np.float32]:
         site, scope = self.site, self.config.finetune_scope
@@ -296,14 +292,6 @@ class Pipeline:
             device=site.device,
             progress=progress,
         )
-
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
 def _equal(a: State, b: State) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from fkd_client.pipeline import Pipeline
-from fkd_client.tasks import TaskRunner
+from fkd_client.site import Site
 from fkd_common.artifacts import write_atomically
 from fkd_common.ledger import ByteCount, Ledger
 from fkd_common.privacy_accounting import PrivacySpent
@@ -20,40 +21,63 @@ from fkd_common.privacy_accounting import PrivacySpent
 Report = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class PersonalScores:
+    """What is known of a site's own model."""
+
+    chosen: str | None = None
+    """The candidate that is kept."""
+    validation_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """On D_val, by candidate."""
+    test_accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """On a test shard, by candidate: "full" and "matched"."""
+
+
 def build_report(
-    pipeline: Pipeline,
-    runner: TaskRunner,
-    ledger: Ledger,
     run_id: str,
-    accuracy: Mapping[str, Mapping[str, float]],
+    site: Site,
+    parts: tuple[int, int],
+    class_counts: NDArray[np.int64],
+    personal: PersonalScores,
+    seconds: Mapping[str, float],
+    ledger: Ledger,
+    *,
+    teacher: Mapping[str, object] | None = None,
+    privacy: PrivacySpent | None = None,
 ) -> Report:
-    """Everything a site may want to know about its part in a run; stays on the site."""
-    personal = runner.personal
+    """Everything a site may want to know about its part in a run; stays on the site.
+
+    Args:
+        run_id: The run.
+        site: What the site brought.
+        parts: Samples of the training part and of D_val.
+        class_counts: (C,) of the training part.
+        personal: Its own model.
+        seconds: By phase.
+        ledger: What it sent and received.
+        teacher: How good FKD-RTM's teacher is.
+        privacy: What the site's noised uploads may have told; None in a run without noise.
+    """
+    spent = None if privacy is None else {**privacy.as_json(), "sentence": privacy.sentence()}
     return {
         "run_id": run_id,
-        "client": pipeline.site.name,
-        "samples": {"train": pipeline.num_samples, "validation": len(pipeline.y_val)},
-        "class_counts": pipeline.class_counts.tolist(),
-        "bad_images": [str(bad) for bad in pipeline.site.shard.bad],
-        "teacher": {**asdict(pipeline.teacher.report), "reliability": pipeline.teacher.reliability},
+        "client": site.name,
+        "samples": {"train": parts[0], "validation": parts[1]},
+        "class_counts": class_counts.tolist(),
+        "bad_images": [str(bad) for bad in site.shard.bad],
+        "teacher": teacher,
         "personal": {
-            "chosen": personal.chosen if personal else None,
-            "validation_accuracy": dict(personal.val_accuracy) if personal else {},
-            "test_accuracy": {name: dict(scores) for name, scores in accuracy.items()},
+            "chosen": personal.chosen,
+            "validation_accuracy": dict(personal.validation_accuracy),
+            "test_accuracy": {name: dict(scores) for name, scores in personal.test_accuracy.items()},
         },
-        "privacy": _privacy(pipeline),
-        "seconds": {phase: round(seconds, 3) for phase, seconds in pipeline.seconds.items()},
+        "privacy": spent,
+        "seconds": {phase: round(value, 3) for phase, value in seconds.items()},
         "bytes": {
             "total": asdict(ledger.total()),
             "by_phase": {phase: asdict(count) for phase, count in ledger.by_phase().items()},
         },
     }
-
-
-def _privacy(pipeline: Pipeline) -> dict[str, object] | None:
-    """What the site's noised uploads may have told, in numbers and as a sentence; None in a run without noise."""
-    spent = PrivacySpent.of(pipeline.config, pipeline.releases.releases)
-    return {**spent.as_json(), "sentence": spent.sentence()} if spent is not None else None
 
 
 def write_report(folder: Path, report: Report, ledger: Ledger) -> None:

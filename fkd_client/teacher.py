@@ -6,8 +6,9 @@ With a frozen extractor neither embeddings nor labels change during a run, so ne
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import lightgbm as lgb
 import numpy as np
@@ -97,24 +98,8 @@ class Teacher:
         return self.model.calibrated(h)
 
 
-class TeacherTrainer(Protocol):
-    """Trains a teacher; see :func:`train_teacher`."""
-
-    def __call__(
-        self,
-        h_train: NDArray[np.float32],
-        y_train: NDArray[np.int64],
-        h_val: NDArray[np.float32],
-        y_val: NDArray[np.int64],
-        num_classes: int,
-        config: RunConfig,
-        *,
-        threads: int,
-        seed: int,
-        progress: Progress = silent,
-    ) -> Teacher:
-        """The teacher."""
-        ...
+TeacherTrainer: TypeAlias = Callable[..., "Teacher"]
+"""Trains a teacher; takes what :func:`train_teacher` takes."""
 
 
 def train_teacher(

@@ -7,7 +7,6 @@ in common (shards, embeddings, teachers) is made once.
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
 import json
 import shutil
@@ -15,9 +14,9 @@ import statistics
 import subprocess
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from fkd_bench.federation import Federation, FederationResult
 from fkd_bench.narrator import Narrator
 from fkd_bench.settings import BenchSettings
 from fkd_bench.simulation import run_inprocess
+from fkd_client.array_cache import sole_writer
 from fkd_client.embedding import embed_cached
 from fkd_client.exchange import PERSONAL_FILE
 from fkd_client.extractor import load_extractor
@@ -40,7 +40,7 @@ from fkd_client.threads import limit_threads
 from fkd_common.artifacts import sha256_hex
 from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
-from fkd_common.method.metrics import negative_log_likelihood
+from fkd_common.method.metrics import ReliabilityBins, accuracy, negative_log_likelihood
 from fkd_common.method.probabilities import softmax
 from fkd_common.model_file import decode_published
 from fkd_server.evaluation import EvaluationJob, model_scores
@@ -48,7 +48,7 @@ from fkd_server.prepare import EXTRACTOR_FILE, prepare
 from fkd_server.run_folder import MODEL
 from fkd_shards.create import create
 from fkd_shards.json_files import Manifest
-from fkd_shards.shard import MANIFEST_FILE, Shard, read_shard
+from fkd_shards.shard import MANIFEST_FILE, read_shard
 
 Record = dict[str, Any]
 
@@ -99,7 +99,7 @@ def _federation(cell: Cell, workspace: Path, progress: Progress) -> Federation:
         clients=division.clients, extractor=division.extractor, data=division.data, threads=1
     )
     shared = workspace / "data" / division.id
-    with _alone(shared.with_suffix(".lock")):
+    with sole_writer(shared, lambda: progress(0.0, "waiting for another process to divide the same data")):
         if not (shared / "shards" / MANIFEST_FILE).exists():
             shared.mkdir(parents=True, exist_ok=True)
             create(division.create_request(shared / "dividing"))
@@ -123,14 +123,6 @@ def _federation(cell: Cell, workspace: Path, progress: Progress) -> Federation:
     return federation
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 _teachers: OrderedDict[str, Teacher] = OrderedDict()
 
 
@@ -142,21 +134,17 @@ def _shared_teacher(
     num_classes: int,
     config: RunConfig,
     *,
-    threads: int,
     seed: int,
-    progress: Progress = silent,
+    **how: Any,
 ) -> Teacher:
-    """A teacher, trained once per data and configuration in this process."""
+    """A teacher, trained once per data and configuration in this process; see ``train_teacher``."""
     keys = {name: getattr(config, name) for name in _TEACHER_KEYS}
     digest = hashlib.sha256(repr((num_classes, seed, config.beta > 0, sorted(keys.items()))).encode())
     for array in (h_train, y_train, h_val, y_val):
         digest.update(np.ascontiguousarray(array).tobytes())
     key = digest.hexdigest()
     if key not in _teachers:
-        _teachers[key] = train_teacher(
-            h_train, y_train, h_val, y_val, num_classes, config,
-            threads=threads, seed=seed, progress=progress,
-        )  # fmt: skip
+        _teachers[key] = train_teacher(h_train, y_train, h_val, y_val, num_classes, config, seed=seed, **how)
         while len(_teachers) > _TEACHERS_KEPT:
             _teachers.popitem(last=False)
     return _teachers[key]
@@ -210,19 +198,20 @@ def _record(cell: Cell, federation: Federation, outcome: FederationResult, folde
     final = summary["accuracy"]
     matched = {report["client"]: _of_chosen(report, "matched") for report in reports}
     known = [value for value in matched.values() if value is not None]
-    test = read_shard(federation.shards / "test")
-    accuracy = {
+    test = _TestSet(federation)
+    own_models = [folder / f"client-{name}" / PERSONAL_FILE for name in federation.client_names]
+    accuracies = {
         "global": final.get("published"),
         **{name: value for name, value in final.items() if isinstance(value, float) and name != "published"},
         "personal_full": _mean([_of_chosen(report, "full") for report in reports]),
         "personal_matched": _mean(list(matched.values())),
         "personal_matched_worst": min(known, default=None),
-        "ensemble": None if final else _ensemble_accuracy(federation, folder, test),
+        "ensemble": None if final else _ensemble_accuracy(own_models, test),
     }
     teachers = [report["teacher"] for report in reports if report["teacher"] is not None]
     for view in ("full", "matched"):
         alone = [r["personal"]["test_accuracy"].get("teacher", {}).get(view) for r in reports]
-        accuracy["local_only" if view == "full" else "local_only_matched"] = _mean(alone)
+        accuracies["local_only" if view == "full" else "local_only_matched"] = _mean(alone)
     phases: dict[str, float] = defaultdict(float)
     for report in reports:
         for phase, seconds in report["seconds"].items():
@@ -240,14 +229,14 @@ def _record(cell: Cell, federation: Federation, outcome: FederationResult, folde
         "partition_hash": outcome.manifest.partition_sha256,
         "git": _commit(),
         "model_hash": summary["model_hash"],
-        "accuracy": accuracy,
+        "accuracy": accuracies,
         "rounds": _curve(lines, folder, len(reports)),
         "recall": final.get("recall"),
         "class_names": list(outcome.manifest.classes),
         "class_counts": [report["class_counts"] for report in reports],
         "weights": _weights(last),
         "reliability": _phase_value(last, "reliability"),
-        "calibration": _calibration(model, federation, test) if model.exists() else None,
+        "calibration": _calibration(model, test) if model.exists() else None,
         "teacher": {
             name: _mean([teacher[name] for teacher in teachers])
             for name in ("ece_before", "ece_after", "nll_before", "nll_after")
@@ -346,48 +335,53 @@ def _curve(lines: Sequence[Mapping[str, Any]], folder: Path, clients: int) -> li
     return curve
 
 
-def _calibration(model: Path, federation: Federation, test: Shard) -> Record:
+class _TestSet:
+    """Scores model files on the test set; what several models need is read once."""
+
+    def __init__(self, federation: Federation) -> None:
+        assert federation.prepared is not None
+        self._shard = read_shard(federation.shards / "test")
+        self._artifact = (federation.prepared / EXTRACTOR_FILE).read_bytes()
+        self._cache = federation.cache / "embeddings"
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(n,) classes."""
+        assert self._shard.labels is not None
+        return self._shard.labels
+
+    @cached_property
+    def _embeddings(self) -> NDArray[np.float32]:
+        extractor = load_extractor(self._artifact)
+        return embed_cached(self._cache, sha256_hex(self._artifact), extractor, self._shard)
+
+    def probabilities(self, model: Path) -> NDArray[np.float64]:
+        """(n, C) of the published candidate of a model file of any method."""
+        scorer = scorer_of(decode_published(model.read_bytes()), self._artifact)
+        inputs = self._shard.images if scorer.takes_images else self._embeddings
+        return softmax(scorer.candidate_logits(inputs)[scorer.published])
+
+
+def _calibration(model: Path, test: _TestSet) -> Record:
     """Confidence against accuracy of the published model on the test set, in bins of equal width."""
-    assert federation.prepared is not None
-    assert test.labels is not None
-    artifact = (federation.prepared / EXTRACTOR_FILE).read_bytes()
-    scorer = scorer_of(decode_published(model.read_bytes()), artifact)
-    inputs = test.images if scorer.takes_images else _embeddings(federation, artifact, test)
-    p = softmax(scorer.candidate_logits(inputs)[scorer.published])
-    confidence, hit = p.max(axis=1), p.argmax(axis=1) == test.labels
-    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
-    count = np.bincount(bins, minlength=CALIBRATION_BINS)
-    some = np.maximum(count, 1)
-    mean_confidence = np.bincount(bins, confidence, CALIBRATION_BINS) / some
-    mean_hit = np.bincount(bins, hit, CALIBRATION_BINS) / some
+    p = test.probabilities(model)
+    bins = ReliabilityBins.of(p, test.labels, CALIBRATION_BINS)
+    some = np.maximum(bins.count, 1)
     return {
-        "confidence": mean_confidence.round(4).tolist(),
-        "accuracy": mean_hit.round(4).tolist(),
-        "count": count.tolist(),
-        "ece": float((np.abs(mean_confidence - mean_hit) * count).sum() / max(1, count.sum())),
+        "confidence": (bins.confidence / some).round(4).tolist(),
+        "accuracy": (bins.hits / some).round(4).tolist(),
+        "count": bins.count.tolist(),
+        "ece": bins.expected_error,
         "nll": negative_log_likelihood(p, test.labels),
     }
 
 
-def _ensemble_accuracy(federation: Federation, folder: Path, test: Shard) -> float | None:
+def _ensemble_accuracy(models: Sequence[Path], test: _TestSet) -> float | None:
     """Accuracy of the mean of all clients' probabilities, for a method whose clients keep models of their own."""
-    assert federation.prepared is not None
-    artifact = (federation.prepared / EXTRACTOR_FILE).read_bytes()
-    total: NDArray[np.float64] | None = None
-    for name in federation.client_names:
-        path = folder / f"client-{name}" / PERSONAL_FILE
-        if not path.exists():
-            return None
-        scorer = scorer_of(decode_published(path.read_bytes()), artifact)
-        inputs = test.images if scorer.takes_images else _embeddings(federation, artifact, test)
-        p = softmax(scorer.candidate_logits(inputs)[scorer.published])
-        total = p if total is None else total + p
-    return None if total is None else float((total.argmax(axis=1) == test.labels).mean())
-
-
-def _embeddings(federation: Federation, artifact: bytes, shard: Shard) -> NDArray[np.float32]:
-    extractor = load_extractor(artifact)
-    return embed_cached(federation.cache / "embeddings", sha256_hex(artifact), extractor, shard)
+    if not all(path.exists() for path in models):
+        return None
+    total = sum(test.probabilities(path) for path in models)
+    return accuracy(np.asarray(total), test.labels)
 
 
 def _commit() -> str:

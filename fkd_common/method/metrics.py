@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,49 @@ def matched_accuracy(scores: NDArray[Any], labels: NDArray[Any], class_shares: N
     return float(shares[tested] @ recall[tested] / total) if total > 0.0 else float("nan")
 
 
+def full_and_matched(
+    scores: NDArray[Any], labels: NDArray[Any], class_counts: NDArray[np.int64]
+) -> dict[str, float]:
+    """Accuracy on a test set, whole ("full") and re-weighted by a client's label shares ("matched").
+
+    Args:
+        scores: (n, C) logits or probabilities.
+        labels: (n,) integer classes.
+        class_counts: (C,) of the client's training part.
+    """
+    shares = class_counts / max(1, class_counts.sum())
+    return {"full": accuracy(scores, labels), "matched": matched_accuracy(scores, labels, shares)}
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityBins:
+    """Confidence and accuracy of predictions in bins of equal width over (0, 1], each open on the left."""
+
+    count: NDArray[np.int64]
+    """(bins,) predictions."""
+    confidence: NDArray[np.float64]
+    """(bins,) sum of their largest probabilities."""
+    hits: NDArray[np.float64]
+    """(bins,) how many are right."""
+
+    @classmethod
+    def of(cls, p: NDArray[Any], labels: NDArray[Any], bins: int) -> ReliabilityBins:
+        """The bins of (n, C) probabilities and (n,) integer classes."""
+        confidence = np.asarray(p, dtype=np.float64).max(axis=1)
+        hits = (np.asarray(p).argmax(axis=1) == labels).astype(np.float64)
+        bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+        return cls(
+            np.bincount(bin_of, minlength=bins),
+            np.asarray(np.bincount(bin_of, weights=confidence, minlength=bins), np.float64),
+            np.asarray(np.bincount(bin_of, weights=hits, minlength=bins), np.float64),
+        )
+
+    @property
+    def expected_error(self) -> float:
+        """Mean gap between confidence and accuracy, weighted by bin size (ECE)."""
+        return float(np.abs(self.hits - self.confidence).sum() / self.count.sum())
+
+
 def expected_calibration_error(p: NDArray[Any], labels: NDArray[Any], bins: int = 15) -> float:
     """Mean gap between confidence and accuracy over equal-width confidence bins, weighted by bin size (ECE).
 
@@ -72,11 +116,7 @@ def expected_calibration_error(p: NDArray[Any], labels: NDArray[Any], bins: int 
     """
     if len(labels) == 0:
         return float("nan")
-    confidence = np.asarray(p, dtype=np.float64).max(axis=1)
-    hits = (np.asarray(p).argmax(axis=1) == labels).astype(np.float64)
-    bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    gaps = np.bincount(bin_of, weights=hits - confidence, minlength=bins)
-    return float(np.abs(gaps).sum() / len(labels))
+    return ReliabilityBins.of(p, labels, bins).expected_error
 
 
 def negative_log_likelihood(p: NDArray[Any], labels: NDArray[Any]) -> float:
