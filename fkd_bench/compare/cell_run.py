@@ -76,14 +76,17 @@ def run_cell(cell: Cell, workspace: Path, progress: Progress = silent) -> Record
         FkdError: It cannot be run.
     """
     limit_threads(1)
-    started, cpu = time.perf_counter(), time.process_time()
-    federation = _federation(cell, workspace, progress)
-    try:
-        outcome = run_inprocess(federation, _Silent(), _Inline, _shared_teacher)
-        folder = federation.folder / "run" / outcome.summary["run_id"]
-        record = _record(cell, federation, outcome, folder)
-    finally:
-        shutil.rmtree(federation.folder, ignore_errors=True)
+    own = workspace / "data" / cell.division.id / "cells" / cell.id
+    with sole_writer(own, lambda: progress(0.0, "waiting for another process to run the same cell")):
+        federation = _federation(cell, own, workspace, progress)
+        # What cells share is nobody's time: whoever comes first would pay for all.
+        started, cpu = time.perf_counter(), time.process_time()
+        try:
+            outcome = run_inprocess(federation, _Silent(), _Inline, _shared_teacher)
+            folder = federation.folder / "run" / outcome.summary["run_id"]
+            record = _record(cell, federation, outcome, folder)
+        finally:
+            shutil.rmtree(federation.folder, ignore_errors=True)
     record["seconds"]["wall"] = round(time.perf_counter() - started, 2)
     record["seconds"]["cpu"] = round(time.process_time() - cpu, 2)
     return record
@@ -92,7 +95,7 @@ def run_cell(cell: Cell, workspace: Path, progress: Progress = silent) -> Record
 # -- what cells share -----------------------------------------------------------------------------
 
 
-def _federation(cell: Cell, workspace: Path, progress: Progress) -> Federation:
+def _federation(cell: Cell, own: Path, workspace: Path, progress: Progress) -> Federation:
     """Shards, extractor, anchors and embeddings of a cell's data, made by whoever comes first."""
     division = cell.division
     settings = BenchSettings.model_construct(
@@ -110,7 +113,6 @@ def _federation(cell: Cell, workspace: Path, progress: Progress) -> Federation:
             anchors, public = shards_folder / "anchors", shards_folder / "public"
             prepare(division.extractor, anchors, public, shared / "preparing", division.seed, 1)
             (shared / "preparing").rename(prepared)
-        own = shared / "cells" / cell.id
         federation = Federation(settings, cell.config, own, manifest, prepared)
         blob = (prepared / EXTRACTOR_FILE).read_bytes()
         shards = [read_shard(shards_folder / name) for name in (*federation.client_names, "test")]

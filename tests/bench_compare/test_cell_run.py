@@ -1,0 +1,155 @@
+"""One cell, really run: what its record says, what it shares, and that two calls do not spoil each other's."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from fkd_bench.compare import cell_run
+from fkd_bench.compare.cell import Cell
+from fkd_bench.compare.cell_run import run_cell
+from fkd_bench.compare.experiment import Experiment
+from fkd_bench.compare.span import cells_of
+from fkd_client.extractor import dump_extractor
+from fkd_client.pretrain import initial_trunk
+from fkd_common.extractor_artifact import ExtractorSpec
+from fkd_common.method.metrics import accuracy
+
+
+@pytest.fixture(scope="module")
+def extractor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that nobody trained: random features are enough here."""
+    spec = ExtractorSpec("resnet18", 8, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "small", 1)
+    folder = tmp_path_factory.mktemp("extractor")
+    trunk = initial_trunk(spec, torch.Generator().manual_seed(0)).state_dict()
+    (folder / "e.safetensors").write_bytes(dump_extractor(trunk, spec))
+    (folder / "e.json").write_text(spec.to_json())
+    return folder / "e.safetensors"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workspace")
+
+
+def cells(extractor: Path, methods: str, **keys: object) -> list[Cell]:
+    common = {"rounds": 2, "local_steps": 3, "teacher_trees": 5, "hidden": [8], "dropout": [0.0], **keys}
+    text = f"""
+title: Small
+data: {{digits: {{source: digits, extractor: {extractor}, anchors: 40, limit: 300}}}}
+clients: 3
+seeds: [0]
+common: {json.dumps(common)}
+methods: {methods}
+"""
+    return cells_of(Experiment.parse(text, "small", "small"), {})
+
+
+def test_a_record_says_what_came_out(extractor: Path, workspace: Path) -> None:
+    (cell,) = cells(extractor, "[fkd-rtm]", personal=["prior", "blend"], refine_steps=1)
+    record = run_cell(cell, workspace)
+    assert record["cell"] == cell.id
+    assert record["error"] is None
+    assert [line["round"] for line in record["rounds"]] == [0, 1, 2]
+    assert record["accuracy"]["global"] == record["rounds"][-1]["accuracies"]["published"]
+    assert record["bytes"]["up"] == record["rounds"][-1]["up"] > 0
+    assert set(record["clients_matched"]) == {"shard0", "shard1", "shard2"}
+    total = sum(record["calibration"]["count"])
+    assert total == 62  # test images that the division leaves
+    hits = sum(n * a for n, a in zip(*(record["calibration"][k] for k in ("count", "accuracy")), strict=True))
+    assert hits / total == pytest.approx(record["accuracy"]["global"], abs=1e-3)
+    assert record["teacher"]["nll_after"] > 0
+
+
+def test_without_a_global_model_the_sites_own_models_are_pooled(extractor: Path, workspace: Path) -> None:
+    (cell,) = cells(extractor, "[fedmd]")
+    record = run_cell(cell, workspace)
+    assert record["accuracy"]["global"] is None
+    assert 0 < record["accuracy"]["ensemble"] <= 1
+    assert record["calibration"] is None
+
+
+def test_what_cells_share_is_nobodys_time(
+    extractor: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = cell_run._federation
+
+    def slow(*given: object) -> object:
+        time.sleep(3.0)
+        return shared(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cell_run, "_federation", slow)
+    (cell,) = cells(extractor, "[fed3r]")
+    began = time.perf_counter()
+    record = run_cell(cell, workspace)
+    assert record["seconds"]["wall"] <= time.perf_counter() - began - 3.0
+
+
+def test_two_calls_for_one_cell_come_one_after_the_other(
+    extractor: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work, most, lock = 0, 0, threading.Lock()
+    alone = cell_run.run_inprocess
+
+    def counted(*given: object) -> object:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        try:
+            time.sleep(0.5)
+            return alone(*given)  # type: ignore[arg-type]
+        finally:
+            with lock:
+                at_work -= 1
+
+    monkeypatch.setattr(cell_run, "run_inprocess", counted)
+    (cell,) = cells(extractor, "[fedavg]")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: run_cell(cell, workspace), range(2))
+    assert most == 1
+    assert first["model_hash"] == second["model_hash"]
+    assert first["accuracy"] == second["accuracy"]
+
+
+def test_teachers_are_trained_once_for_cells_that_need_the_same(
+    extractor: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[int] = []
+    train = cell_run.train_teacher
+
+    def counted(*given: object, **how: object) -> object:
+        trained.append(1)
+        return train(*given, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cell_run, "train_teacher", counted)
+    monkeypatch.setattr(cell_run, "_teachers", type(cell_run._teachers)())
+    rows = """
+  - {label: a, config: {refine_steps: 0}}
+  - {label: b, config: {refine_steps: 1}}
+  - {label: c, config: {teacher_trees: 6}}"""
+    for cell, total in zip(cells(extractor, rows, personal=["prior"]), (3, 3, 6), strict=True):
+        run_cell(cell, workspace)
+        assert len(trained) == total
+
+
+def test_the_mean_of_probabilities_decides(tmp_path: Path) -> None:
+    class Test:
+        labels = torch.tensor([0, 1]).numpy()
+
+        def probabilities(self, path: Path) -> object:
+            sure = {"a": [[0.9, 0.1], [0.6, 0.4]], "b": [[0.2, 0.8], [0.1, 0.9]]}
+            return torch.tensor(sure[path.name], dtype=torch.float64).numpy()
+
+    models = [tmp_path / "a", tmp_path / "b"]
+    assert cell_run._ensemble_accuracy(models, Test()) is None  # type: ignore[arg-type]
+    for path in models:
+        path.touch()
+    assert cell_run._ensemble_accuracy(models, Test()) == 1.0  # type: ignore[arg-type]
+    assert accuracy(Test().probabilities(models[0]), Test.labels) == 0.5  # type: ignore[arg-type]
