@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fkd_bench.methods.networks import Batch, Networks, shuffled_batches
+from fkd_bench.methods.networks import Batch, Networks, cross_entropy, shuffled_batches
 from fkd_common.exchange_method import (
     MODEL,
     Aggregate,
@@ -65,7 +65,7 @@ class WeightAveraging(ExchangeMethod):
 
     def loss(self, batch: Batch, labels: Tensor) -> Tensor:
         """What a client minimises; by default cross-entropy."""
-        return functional.cross_entropy(batch.logits, labels)
+        return cross_entropy(batch, labels)
 
     def personal_model(self, site: Site, received: State) -> Tensors:
         """The global network fine-tuned by cross-entropy, the epoch that D_val likes best, epoch 0 included."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from fkd_bench.methods.averaging import averaged
@@ -70,7 +69,7 @@ class DaFKD(ServerDistillation):
         for _, _, tensors in in_order(uploads):
             w_k = _network(tensors)
             z.append(self.networks.logits(w_k, self.federation.public, self.server_device))
-            f = self.features(w_k, self.federation.public, self.server_device)
+            f = self.networks.features(w_k, self.federation.public, self.server_device)
             log_d.append(-np.logaddexp(0.0, -(f.astype(np.float64) @ tensors[WEIGHT] + tensors[BIAS])))
         a = domain_weights(np.stack(log_d))
         q = softmax(np.einsum("km,kmc->mc", a, np.stack(z)), self.options.temperature)
@@ -90,8 +89,8 @@ class DaFKD(ServerDistillation):
 
     def discriminator(self, site: Site, network: Tensors, round_number: int) -> Tensors:
         """v_k and b_k after as many steps as the network's training had, from where the site left them."""
-        own = torch.tensor(self.features(network, site.train.inputs, site.device))
-        public = torch.tensor(self.features(network, self.federation.public, site.device))
+        own = torch.tensor(self.networks.features(network, site.train.inputs, site.device))
+        public = torch.tensor(self.networks.features(network, self.federation.public, site.device))
         zeros = {WEIGHT: np.zeros(own.shape[1], np.float32), BIAS: np.zeros(1, np.float32)}
         start = site.memory.get("discriminator", zeros)
         v = torch.tensor(start[WEIGHT], requires_grad=True)
@@ -108,19 +107,6 @@ class DaFKD(ServerDistillation):
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return {WEIGHT: v.detach().numpy(), BIAS: b.detach().numpy()}
-
-    # -- both -------------------------------------------------------------------------------------
-
-    def features(self, network: Tensors, inputs: NDArray[Any], device: str) -> NDArray[np.float32]:
-        """(n, d) f(x), in eval mode."""
-        if not self.federation.full:
-            return np.asarray(inputs, np.float32)
-
-        def trunk(module: nn.Module, x: Tensor) -> Tensor:
-            features: Tensor = module.features(x)  # type: ignore[operator]
-            return features
-
-        return self.networks.outputs(self.networks.load(network, device), inputs, device, trunk)
 
 
 def discriminator_loss(

@@ -12,8 +12,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from fkd_bench.methods.networks import Batch, shuffled_batches
-from fkd_bench.methods.private import PRIVATE, PrivateNetworks, cross_entropy, passes
+from fkd_bench.methods.networks import Batch, cross_entropy, shuffled_batches
+from fkd_bench.methods.private import PRIVATE, PrivateNetworks, passes
 from fkd_bench.methods.upload_checks import MAX_EMBEDDING, MAX_LOGIT, no_classes, too_large
 from fkd_common import exchange_method
 from fkd_common.errors import DataError

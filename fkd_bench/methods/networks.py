@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fkd_client.embedding import preprocess
 from fkd_client.extractor import EMBEDDING_DIM, Extractor, load_extractor
@@ -153,16 +154,24 @@ class Networks:
     ) -> NDArray[np.float32]:
         """What `function`, by default the logits, gives for every row, in eval mode and without gradients."""
         network.eval()
-        step, parts = _SCORE_BATCH[self.config.model.value], []
+        step = _SCORE_BATCH[self.config.model.value]
         with torch.inference_mode():
-            for first in range(0, len(inputs), step):
-                parts.append(
-                    function(network, self.batch(inputs[first : first + step], device)).cpu().numpy()
-                )
-        if not parts:
-            with torch.inference_mode():
-                return function(network, self.batch(inputs, device)).cpu().numpy()
+            parts = [
+                function(network, self.batch(inputs[first : first + step], device)).cpu().numpy()
+                for first in range(0, max(1, len(inputs)), step)  # no rows still have a shape
+            ]
         return np.concatenate(parts)
+
+    def features(self, tensors: Tensors, inputs: NDArray[Any], device: str = "cpu") -> NDArray[np.float32]:
+        """(n, d) float32 that a classifier sees: embeddings as they are, or the trunk's output in eval mode."""
+        if not self.federation.full:
+            return np.asarray(inputs, np.float32)
+
+        def of(network: nn.Module, x: Tensor) -> Tensor:
+            assert isinstance(network, FullNetwork)
+            return network.features(x)
+
+        return self.outputs(self.load(tensors, device), inputs, device, of)
 
     # -- training ---------------------------------------------------------------------------------
 
@@ -288,6 +297,11 @@ def shuffled_batches(n: int, size: int, steps: int, seed: list[int]) -> Iterable
             if done == steps:
                 return
         epoch += 1
+
+
+def cross_entropy(batch: Batch, labels: Tensor) -> Tensor:
+    """Of a labelled mini-batch, in nats."""
+    return functional.cross_entropy(batch.logits, labels)
 
 
 def kd_loss(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fkd_bench.methods.averaging import averaged
 from fkd_bench.methods.gaussians import EPSILON, Gaussians, cross_validated, label_prior
-from fkd_bench.methods.networks import Batch, FullNetwork, Networks
+from fkd_bench.methods.networks import FullNetwork, Networks, cross_entropy
 from fkd_common.exchange_method import Aggregate, ExchangeMethod, Federation, Layout, Site, State, Upload
 from fkd_common.method.student_layout import TensorSpec
 from fkd_common.tensors import Tensors
@@ -115,12 +114,8 @@ class PFedFDA(ExchangeMethod):
         pooled = Gaussians.of(received[GAUSSIANS])
         network = _network(received.get(TRUNK, {}), pooled, self._prior(site))
         if self.federation.full:
-            network = self.networks.train(site, network, self.loss, round_number)
+            network = self.networks.train(site, network, cross_entropy, round_number)
         return {**self._adapted(site, network, pooled).tensors(), **_trunk(network)}
-
-    def loss(self, batch: Batch, labels: Tensor) -> Tensor:
-        """Cross-entropy; the classifier does not train."""
-        return functional.cross_entropy(batch.logits, labels)
 
     def personal_model(self, site: Site, received: State) -> Tensors:
         """θ with the classifier of the adapted Gaussians and the site's label prior."""
@@ -132,22 +127,9 @@ class PFedFDA(ExchangeMethod):
         """(μ', Σ') from a site's features, which are a network's in eval mode."""
         site.progress(0.0, "adapting the feature distribution")
         y = torch.from_numpy(site.train.labels)
-        z = torch.from_numpy(self._features(site, network)).double()
+        z = torch.from_numpy(self.networks.features(network, site.train.inputs, site.device)).double()
         beta = cross_validated(pooled, z, y, site.rng())
         return pooled.towards(Gaussians.estimate(z, y, pooled.mu), beta)
-
-    def _features(self, site: Site, network: Tensors) -> NDArray[np.float32]:
-        """(n, d) of the training part."""
-        if not self.federation.full:
-            embeddings: NDArray[np.float32] = site.train.inputs
-            return embeddings
-        loaded = self.networks.load(network, site.device)
-
-        def features(module: nn.Module, x: Tensor) -> Tensor:
-            assert isinstance(module, FullNetwork)
-            return module.features(x)
-
-        return self.networks.outputs(loaded, site.train.inputs, site.device, features)
 
     def _prior(self, site: Site) -> Tensor:
         return label_prior(torch.from_numpy(site.train.labels), self.num_classes)

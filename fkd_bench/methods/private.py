@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
-from fkd_bench.methods.networks import Batch, Networks
+from fkd_bench.methods.networks import Networks, cross_entropy
 from fkd_common.exchange_method import ExchangeMethod, Federation, Site, State
 from fkd_common.tensors import Tensors
 
@@ -45,11 +43,6 @@ class PrivateNetworks(ExchangeMethod):
     def scores(self, model: Tensors, inputs: NDArray[Any], device: str = "cpu") -> NDArray[np.float32]:
         """Logits in eval mode."""
         return self.networks.logits(model, inputs, device)
-
-
-def cross_entropy(batch: Batch, labels: Tensor) -> Tensor:
-    """Of a labelled mini-batch, in nats."""
-    return functional.cross_entropy(batch.logits, labels)
 
 
 def passes(n: int, size: int, epochs: int) -> int:

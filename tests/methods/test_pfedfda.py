@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fkd_bench.methods.gaussians import EPSILON, Gaussians, cross_validated, label_prior, two_folds
+from fkd_bench.methods.networks import cross_entropy
 from fkd_bench.methods.pfedfda import GAUSSIANS, TRUNK, PFedFDA
 from fkd_client.embedding import preprocess
 from fkd_client.extractor import ExtractorSpec, dump_extractor, load_extractor
@@ -224,7 +225,7 @@ def test_in_full_mode_the_trunk_trains_and_the_classifier_does_not() -> None:
     for tensors in (model, personal):
         assert np.isfinite(method.scores(tensors, made[0].train.inputs)).all()
     wrong = Labelled(made[0].train.inputs, (made[0].train.labels + 1) % 10)
-    trained = method.networks.train(Site("c", wrong, made[0].val, 0), model, method.loss, 3)
+    trained = method.networks.train(Site("c", wrong, made[0].val, 0), model, cross_entropy, 3)
     change = {
         name: np.abs(trained[name] - model[name]).max() for name in model if name.endswith(("weight", "bias"))
     }
