@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -186,3 +187,9 @@ SMALL = [
 def address_of(server: Program) -> str:
     """Where a coordinator listens, once it does."""
     return str(server.wait_for("serving")["address"])
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

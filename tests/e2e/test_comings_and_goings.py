@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from fkd_common.errors import ExitCode
 
 from .conftest import World
-from .programs import Event, Launcher, Program, address_of
+from .programs import Event, Launcher, Program, address_of, free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -112,11 +111,6 @@ def of_both(event: Event) -> bool:
 
 def of_a_alone(event: Event) -> bool:
     return bool(event["cohort"] == ["a"])
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.scenario(42)

@@ -21,7 +21,7 @@ from fkd_common.model_file import decode_model, decode_published
 from fkd_server.cli import main as server_main
 
 from .conftest import World
-from .programs import Launcher, Program, address_of
+from .programs import Launcher, Program, free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -65,8 +65,9 @@ def play(
     whole = ("--method", method, "--rounds", str(rounds), "--min-clients", str(len(sites)), *flags)
     patient = ("--quorum", "1", "--heartbeat-limit-s", "20")
     try:
-        server = launch.server(*whole, *patient, failpoint=server_dies)
-        address = address_of(server)
+        port = free_port()  # known beforehand, so that nobody waits for the others to start
+        address = f"127.0.0.1:{port}"
+        server = launch.server(*whole, *patient, port=port, failpoint=server_dies)
         clients = {
             name: launch.client(world.sites / name, address, failpoint=sites_die.get(name, ""))
             for name in sites
@@ -76,7 +77,7 @@ def play(
             clients[name] = launch.client(world.sites / name, address)
         if server_dies:
             assert server.end() == -signal.SIGKILL
-            server = launch.server(*whole, *patient, port=int(address.rpartition(":")[2]))
+            server = launch.server(*whole, *patient, port=port)
         check_ends(server, *clients.values())
         return Played(launch.runs / "run", method)
     finally:
@@ -124,6 +125,7 @@ def predicted(capsys: pytest.CaptureFixture[str], image: Path, model: Path) -> d
 
 
 def test_every_round_is_one_exchange_and_both_ledgers_agree_row_by_row(fedavg: Played) -> None:
+    """But for round 0: sites that are there before the coordinator ask in vain."""
     rounds = [json.loads(line) for line in (fedavg.folder / "rounds.jsonl").read_text().splitlines()]
     assert [list(record["phases"]) for record in rounds] == [["exchange"], ["exchange", "personal"]]
     assert all(record["phases"]["exchange"]["returned"] == list(CLIENTS) for record in rounds)
@@ -132,7 +134,10 @@ def test_every_round_is_one_exchange_and_both_ledgers_agree_row_by_row(fedavg: P
     for name in CLIENTS:
         of_client = rows(fedavg.folder / f"client-{name}" / "ledger.csv")
         assert {row["phase"] for row in of_client} == {"setup", "control", "exchange", "personal"}
-        assert of_client == [row for row in of_server if row["client"] == name]
+        booked = [row for row in of_server if row["client"] == name]
+        assert [row for row in of_client if row["round"] != "0"] == [
+            row for row in booked if row["round"] != "0"
+        ]
 
 
 def test_the_card_names_the_method(fedavg: Played) -> None:
