@@ -1,7 +1,7 @@
 """The coordinator is killed at every named place in every phase; the run ends as if nothing had happened.
 
-One run of many rounds, in which the next coordinator is always armed for the next place. Clients are never
-disturbed; what they were told, and what the coordinator's state says, is checked afterwards.
+Runs of many rounds, side by side, in which the next coordinator is always armed for the next place of its run.
+Clients are never disturbed; what they were told, and what the coordinator's state says, is checked afterwards.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +25,9 @@ from .history import check
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-ROUNDS = 80
+ROUNDS = 40
+RUNS = 3
+"""Among which the places are dealt out, since most of the time goes by waiting."""
 BEFORE_ANY_PHASE = ("begin.committing", "begin.committed", "register.committing", "ready.committed")
 LATER_PASSES = {"file": 4, "step": 2}
 """Places that are passed for several reasons within a phase: also at this pass, for the last of them."""
@@ -80,31 +83,41 @@ def test_a_coordinator_killed_at_any_place_loses_nothing_and_counts_nothing_twic
     """Scenarios 1, 2, 3, 5; invariants I1-I5."""
     trace = tmp_path / "trace"
     undisturbed = Federation(tmp_path / "undisturbed", ROUNDS)
-    disturbed = Federation(tmp_path / "disturbed", ROUNDS)
+    disturbed = [Federation(tmp_path / f"disturbed{number}", ROUNDS) for number in range(RUNS)]
     try:
         server = undisturbed.server(FKD_FAILPOINT_TRACE=str(trace))
         clients = [undisturbed.client(name) for name in NAMES]
         assert [program.end(180.0) for program in (server, *clients)] == [ExitCode.OK] * 4
 
-        places, back = places_of(trace), []
-        server = disturbed.server(FKD_FAILPOINT=places[0])
-        clients = [disturbed.client(name) for name in NAMES]
-        for place, following in zip(places, [*places[1:], ""], strict=True):
-            assert server.end() == -signal.SIGKILL, f"never died at {place}"
-            died = time.monotonic()
-            server = disturbed.server(FKD_FAILPOINT=following)
-            with contextlib.suppress(AssertionError):  # it may be armed for a place before that
-                server.wait_for("serving")
-                back.append(time.monotonic() - died)
-        assert [program.end(180.0) for program in (server, *clients)] == [ExitCode.OK] * 4
+        places = places_of(trace)
+        with ThreadPoolExecutor(RUNS) as at_once:
+            dealt = [places[number::RUNS] for number in range(RUNS)]
+            back = [seconds for run in at_once.map(killed_at, disturbed, dealt) for seconds in run]
 
-        verdict = check(disturbed.run_folder, disturbed.acknowledgements())
-        assert verdict.holds, verdict
-        assert verdict.acknowledged == ROUNDS * len(PHASES) * len(NAMES)
-        assert disturbed.model_hash() == undisturbed.model_hash()
+        for federation in disturbed:
+            verdict = check(federation.run_folder, federation.acknowledgements())
+            assert verdict.holds, verdict
+            assert verdict.acknowledged == ROUNDS * len(PHASES) * len(NAMES)
+            assert federation.model_hash() == undisturbed.model_hash()
         seen(
             f"{len(places)} kills, 0 lost, 0 twice, same model; back in {median(back):.1f} s (max {max(back):.1f})"
         )
     finally:
-        undisturbed.stop()
-        disturbed.stop()
+        for federation in (undisturbed, *disturbed):
+            federation.stop()
+
+
+def killed_at(federation: Federation, places: list[str]) -> list[float]:
+    """Play a run whose coordinator dies at every one of `places`, in this order; the seconds it was away."""
+    back = []
+    server = federation.server(FKD_FAILPOINT=places[0])
+    clients = [federation.client(name) for name in NAMES]
+    for place, following in zip(places, [*places[1:], ""], strict=True):
+        assert server.end() == -signal.SIGKILL, f"never died at {place}"
+        died = time.monotonic()
+        server = federation.server(FKD_FAILPOINT=following)
+        with contextlib.suppress(AssertionError):  # it may be armed for a place before that
+            server.wait_for("serving")
+            back.append(time.monotonic() - died)
+    assert [program.end(180.0) for program in (server, *clients)] == [ExitCode.OK] * 4
+    return back
