@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from fkd_common.errors import UnreachableError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.rpc import Method
 from fkd_server.service import CoordinatorService
@@ -26,7 +27,11 @@ class InProcessTransport:
         while True:
             self._changed.clear()
             left = until - time.monotonic()
-            answer = self._service.handle(method, request, hold=left > 0)
+            try:
+                answer = self._service.handle(method, request, hold=left > 0)
+            except UnreachableError:
+                self._service.trouble.tell()  # a coordinator of this process is not started again
+                raise
             if answer is not None:
                 return answer
             self._changed.wait(min(left, self._heartbeat_s))

@@ -43,6 +43,7 @@ from fkd_common.errors import (
 )
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.logs import log_context
+from fkd_common.method_registry import exchange_method
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.privacy_accounting import require_accounting
@@ -103,6 +104,7 @@ class Client:
 
         Raises:
             RunAbortedError: The run ended without a result.
+            UsageError: Its method is not installed here.
             FkdError: The data cannot be used, or the coordinator refused this client or went away.
         """
         options = self._options
@@ -115,6 +117,8 @@ class Client:
         self._log.info("registered", run=run.run_id, config=run.config.sha256()[:12])
         if run.config.noise_multiplier > 0:
             require_accounting()
+        if run.config.method != FKD_RTM:
+            exchange_method(run.config)  # before anything is fetched for a method that is not installed here
         transfer = Transfer(self.session, run, artifacts)
         self.session.begin(None)
         with options.turn():

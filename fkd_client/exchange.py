@@ -6,7 +6,7 @@ The arithmetic is the method's own (:class:`fkd_common.exchange_method.ExchangeM
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,16 @@ from fkd_common import exchange_method as exchange
 from fkd_common.artifacts import write_atomically
 from fkd_common.errors import DamagedFileError, DataError, FkdError
 from fkd_common.method.metrics import accuracy, full_and_matched
-from fkd_common.method_registry import exchange_method
+from fkd_common.method_registry import method_of
 from fkd_common.model_file import ExchangeHeader, ExchangeModel, encode_model
+from fkd_common.own_code import (
+    OwnCode,
+    check_groups,
+    check_layout,
+    check_scores,
+    check_tensors,
+    checked_layout,
+)
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, decode, encode
@@ -52,12 +60,14 @@ class ExchangePart:
 
         Raises:
             UsageError: The run's method is not installed here.
+            MethodError: It cannot be made.
         """
         config = place.run.config
         federation = exchange.Federation(
             config, site.num_classes, site.anchor_images, site.anchor_embeddings, lambda: extractor
         )
-        self.method = exchange_method(config)(federation)
+        self.method = method_of(federation)
+        self._own = OwnCode(config.method, type(self.method))
         self.folder = place.folder
         self.personal_round = 0
         self._personal: Tensors | None = None
@@ -101,32 +111,41 @@ class ExchangePart:
             reference.name: decode(self._place.transfer.fetch(reference, task.key))
             for reference in task.inputs
         }
-        try:
-            handler(task, received)
-        except torch.OutOfMemoryError as error:
-            raise FkdError(
-                "the device ran out of memory in this task: free it, or use --device cpu",
-                reason="OUT_OF_MEMORY",
-            ) from error
-        except (KeyError, ValueError, IndexError, RuntimeError) as error:
-            came = ", ".join(received) or "nothing"
-            raise DataError(
-                f"{self.method.title} cannot compute with what the coordinator sent ({came}): "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        handler(task, received)
+
+    @contextlib.contextmanager
+    def _at_work(self, function: str, round_number: int) -> Iterator[None]:
+        """Say whose fault it is if something goes wrong inside: the device's, or the method's own code's."""
+        with self._own.at_work(function, round_number):
+            try:
+                yield
+            except torch.OutOfMemoryError as error:
+                raise FkdError(
+                    "the device ran out of memory in this task: free it, or use --device cpu",
+                    reason="OUT_OF_MEMORY",
+                ) from error
 
     def _exchange(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round)
-        with part_span("train"), timed(self._seconds, "local"):
-            tensors = self.method.local_update(self.site, received, task.key.round)
-        self._remember(task.key.round)
+        number = task.key.round
+        with part_span("train"), timed(self._seconds, "local"), self._at_work("local_update", number):
+            tensors = self.method.local_update(self.site, received, number)
+            check_tensors("an upload", tensors)
+            check_groups("into site.memory something", self.site.memory, finite=False)
+        with self._at_work("upload_layout", number):
+            layout = checked_layout(self.method.upload_layout(number, len(self.site.train)))
+        with self._at_work("local_update", number):
+            check_layout("an upload", tensors, layout)
+        self._remember(number)
         request = pb.SubmitExchangeRequest(key=task.key, num_samples=len(self.site.train))
         self._place.transfer.submit(TensorMessage("SubmitExchange", request, tensors))
 
     def _personalise(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round + 1)
-        with timed(self._seconds, "personal"):
-            self._personal = self.method.personal_model(self.site, received)
+        with timed(self._seconds, "personal"), self._at_work("personal_model", task.key.round):
+            personal = self.method.personal_model(self.site, received)
+            check_tensors("a model", personal, finite=False)
+        self._personal = personal
         self.personal_round = task.key.round
         with contextlib.suppress(OSError):  # written again when the run is over
             self._keep(self._personal)
@@ -159,15 +178,20 @@ class ExchangePart:
     def _on_val(self, model: Tensors) -> float:
         """A personal model's accuracy on D_val; nan without one."""
         val = self.site.val
-        if not len(val):
-            return float("nan")
-        return accuracy(self.method.scores(model, val.inputs, self.site.device), val.labels)
+        return accuracy(self._scores(model, val.inputs), val.labels) if len(val) else float("nan")
+
+    def _scores(self, model: Tensors, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """(n, C) scores of a model."""
+        with self._at_work("scores", self.personal_round):
+            scores = self.method.scores(model, inputs, self.site.device)
+            check_scores(scores, len(inputs), self.method.num_classes)
+        return scores
 
     def _assess(self, model: Tensors, test: Shard, progress: Progress) -> dict[str, float]:
         """Accuracy on a test shard."""
         if test.labels is None:
             raise DataError(f"test shard {test.name} has no labels")
-        scores = self.method.scores(model, self._inputs(test, progress), self.site.device)
+        scores = self._scores(model, self._inputs(test, progress))
         return full_and_matched(scores, test.labels, self.site.class_counts(self.method.num_classes))
 
     def _inputs(self, shard: Shard, progress: Progress) -> NDArray[Any]:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from fkd_common.config import MomentFeatures, RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.moments import apply_moments, centre, moment_vector
 from fkd_common.method.residuals import AnchorCorrection, Standardiser
-from fkd_common.model_file import ModelParts, decode_model
+from fkd_common.model_file import ModelParts
 
 
 class Published(StrEnum):
@@ -80,19 +79,6 @@ class GlobalModel:
             V = np.asarray(parts.moment_solution, np.float64)
             moments = MomentCorrection(V, parts.standardiser, header.config.moment_features)
         return cls(parts.student, header.config, parts.anchor_correction, moments, published)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a published model file.
-
-        Raises:
-            DataError: it cannot be read, or is not one.
-        """
-        try:
-            blob = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(f"cannot read model {path}: {error.strerror or error}") from error
-        return cls.of(decode_model(blob))
 
     @property
     def candidates(self) -> tuple[Published, ...]:

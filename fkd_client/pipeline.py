@@ -198,6 +198,11 @@ class Pipeline:
                 A, B = noised_moments(A, B, config, noise_generator(), ends_with_n=not block_known)
             return {"A": A.astype(np.float32), "B": B.astype(np.float32)}
 
+    def embedding_squares(self) -> NDArray[np.float64]:
+        """(d + 1,) Σ h̄² and n_k over the training part: the diagonal of the moments' block that never changes."""
+        squares = np.square(self.standardiser.apply(self.h), dtype=np.float64).sum(axis=0)
+        return np.append(squares, float(len(self.h)))
+
     def votes(self, models: Mapping[str, GlobalModel]) -> dict[str, int]:
         """How many D_val samples each candidate gets right; the student runs once.
 

@@ -21,7 +21,7 @@ from fkd_client.personal_file import DESCRIPTION_FILE, TENSORS_FILE, load_person
 from fkd_client.published_scorer import scorer_of
 from fkd_common.artifacts import blob_file, sha256_hex
 from fkd_common.config import FinetuneScope, PersonalKind
-from fkd_common.errors import DataError, FkdError, UsageError
+from fkd_common.errors import DataError, FkdError, MethodError, UsageError
 from fkd_common.exported_file import EXPORT_KEY, decode_exported, read_whole
 from fkd_common.extractor_artifact import MAX_IMAGE_BYTES, ExtractorSpec, build_extractor_artifact
 from fkd_common.method.probabilities import softmax
@@ -66,7 +66,8 @@ class Predictor:
         try:
             shape = self._scores(blank).shape
         except _MISFITS as error:
-            why = f"it lacks {error}" if isinstance(error, KeyError) else error
+            cause = error.__cause__ if isinstance(error, MethodError) else error
+            why = f"it lacks {cause}" if isinstance(cause, KeyError) else error
             raise DataError(f"the {self.about} does not fit together: {why}") from error
         if shape != (1, len(self.classes)):
             raise DataError(f"the {self.about} scores {shape[1:]} classes and names {len(self.classes)}")

@@ -13,8 +13,9 @@ from fkd_client.extractor import EMBEDDING_DIM
 from fkd_client.global_model import GlobalModel
 from fkd_common.config import RunConfig
 from fkd_common.exchange_method import ExchangeMethod, Federation
-from fkd_common.method_registry import exchange_method
+from fkd_common.method_registry import method_of
 from fkd_common.model_file import ExchangeModel, PublishedModel
+from fkd_common.own_code import OwnCode, check_scores
 
 
 class PublishedScorer(Protocol):
@@ -65,10 +66,11 @@ def method_alone(config: RunConfig, num_classes: int, extractor: bytes) -> Excha
 
     Raises:
         UsageError: It is not installed here.
+        MethodError: It cannot be made.
     """
     no_images, no_embeddings = np.zeros((0, 1, 1, 3), np.uint8), np.zeros((0, EMBEDDING_DIM), np.float32)
     federation = Federation(config, num_classes, no_images, no_embeddings, lambda: extractor)
-    return exchange_method(config)(federation)
+    return method_of(federation)
 
 
 @dataclass(frozen=True)
@@ -99,5 +101,7 @@ class _ExchangeScorer:
         return self.method.federation.full
 
     def candidate_logits(self, inputs: NDArray[Any]) -> Mapping[str, NDArray[np.float32]]:
-        scores = self.method.scores(dict(self.model.tensors), inputs, self.device)
+        with OwnCode(self.method.config.method, type(self.method)).at_work("scores"):
+            scores = self.method.scores(dict(self.model.tensors), inputs, self.device)
+            check_scores(scores, len(inputs), len(self.model.header.classes))
         return {self.published: np.asarray(scores, np.float32)}

@@ -1,13 +1,15 @@
-"""What a task's inputs must satisfy before a site computes with them; raises, never repairs, fetches nothing."""
+"""A task's inputs, unpacked, and what they must satisfy before a site computes with them; fetches nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
 from fkd_client.pipeline import Pipeline
+from fkd_common.codecs.statistics import unpack_statistics
+from fkd_common.codecs.student import unpack_model
 from fkd_common.config import MomentFeatures
 from fkd_common.errors import DataError, InvalidUploadError
 from fkd_common.method.moments import num_moment_features
@@ -16,56 +18,61 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.tensors import Tensors, check_schema
 
 
-def check_student(student: Tensors, pipeline: Pipeline) -> None:
-    """Refuse a student that is not the run's.
+def received_student(packed: Tensors, pipeline: Pipeline) -> Tensors:
+    """The coordinator's student, unpacked.
 
     Raises:
-        DataError: Naming the tensor, what was expected and what came.
+        DataError: It is not the run's: naming the tensor, what was expected and what came.
     """
     config, site = pipeline.config, pipeline.site
     layout = student_layout(site.anchor_embeddings.shape[1], config.hidden, site.num_classes, config.norm)
-    _check("student", student, layout)
+    student = _checked("student", lambda: unpack_model(packed, layout, config.model_codec), layout)
     for name, values in student.items():
         if name.endswith("running_var") and values.min(initial=0.0) < 0:
             raise DataError(f"the coordinator's student has a negative variance in {name}")
+    return student
 
 
-def check_solution(solution: Tensors, which: MomentFeatures, pipeline: Pipeline) -> None:
-    """Refuse a refined solution that is not "V" (p, C).
+def received_solution(packed: Tensors, which: MomentFeatures, pipeline: Pipeline) -> Tensors:
+    """A refined solution, "V" (p, C), unpacked.
 
     Raises:
-        DataError: Naming what was expected and what came.
+        DataError: It is not that: naming what was expected and what came.
     """
-    d, config = pipeline.site.anchor_embeddings.shape[1], pipeline.config
-    p = num_moment_features(config.hidden, d, which)
-    _check("refined moments", solution, {"V": TensorSpec((p, pipeline.site.num_classes), "float32")})
+    p = num_moment_features(pipeline.config.hidden, pipeline.site.anchor_embeddings.shape[1], which)
+    return _statistics("refined moments", packed, {"V": (p, pipeline.site.num_classes)}, pipeline)
 
 
-def check_corrections(
-    task: pb.Task, fused: Tensors, solved: Tensors, which: MomentFeatures, pipeline: Pipeline
-) -> None:
-    """Refuse fused residuals, a ridge strength or solutions that do not fit the run.
+def received_fused(packed: Tensors, anchor_lambda: float, pipeline: Pipeline) -> Tensors:
+    """The fused residuals, "fused_residuals" (m, C), unpacked.
 
     Args:
-        task: The task they belong to.
-        fused: "fused_residuals" (m, C), or nothing.
-        solved: "V.0", "V.1", ... each (p, C), one per ridge strength of the run; or nothing.
-        which: Features of the moments.
+        packed: As they came.
+        anchor_lambda: The ridge strength that the task says with them.
         pipeline: The site's.
 
     Raises:
-        DataError: Naming what was expected and what came.
+        DataError: They, or the strength, do not fit the run.
     """
-    m, d = pipeline.site.anchor_embeddings.shape
-    C, config = pipeline.site.num_classes, pipeline.config
-    if fused:
-        _check("fused residuals", fused, {"fused_residuals": TensorSpec((m, C), "float32")})
-        if not (math.isfinite(task.anchor_lambda) and task.anchor_lambda > 0):
-            raise DataError(f"the coordinator's ridge strength is {task.anchor_lambda}; expected one above 0")
-    p = num_moment_features(config.hidden, d, which)
-    if solved:
-        expected = {f"V.{i}": TensorSpec((p, C), "float32") for i in range(len(config.lambda_grid))}
-        _check("moment corrections", solved, expected)
+    m = len(pipeline.site.anchor_embeddings)
+    fused = _statistics(
+        "fused residuals", packed, {"fused_residuals": (m, pipeline.site.num_classes)}, pipeline
+    )
+    if not (math.isfinite(anchor_lambda) and anchor_lambda > 0):
+        raise DataError(f"the coordinator's ridge strength is {anchor_lambda}; expected one above 0")
+    return fused
+
+
+def received_solutions(packed: Tensors, which: MomentFeatures, pipeline: Pipeline) -> Tensors:
+    """ "V.0", "V.1", ... each (p, C), one per ridge strength of the run, unpacked.
+
+    Raises:
+        DataError: They are not that: naming what was expected and what came.
+    """
+    config, site = pipeline.config, pipeline.site
+    p = num_moment_features(config.hidden, site.anchor_embeddings.shape[1], which)
+    expected = {f"V.{i}": (p, site.num_classes) for i in range(len(config.lambda_grid))}
+    return _statistics("moment corrections", packed, expected, pipeline)
 
 
 def check_choice(task: pb.Task, candidates: Collection[str]) -> None:
@@ -97,8 +104,18 @@ def check_anchors(images: np.ndarray, embeddings: np.ndarray, d: int) -> None:
         )
 
 
-def _check(what: str, tensors: Tensors, schema: dict[str, TensorSpec]) -> None:
+def _statistics(
+    what: str, packed: Tensors, shapes: Mapping[str, tuple[int, ...]], pipeline: Pipeline
+) -> Tensors:
+    layout = {name: TensorSpec(shape, "float32") for name, shape in shapes.items()}
+    codec = pipeline.config.statistics_in_force
+    return _checked(what, lambda: unpack_statistics(packed, layout, codec), layout)
+
+
+def _checked(what: str, unpacked: Callable[[], Tensors], layout: Mapping[str, TensorSpec]) -> Tensors:
     try:
-        check_schema(tensors, schema)
+        tensors = unpacked()
+        check_schema(tensors, layout)
     except InvalidUploadError as error:
         raise DataError(f"the coordinator's {what} cannot be used: {error}") from error
+    return tensors

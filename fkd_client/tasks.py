@@ -15,8 +15,16 @@ from fkd_client.pipeline import Pipeline
 from fkd_client.progress import Progress
 from fkd_client.secure_sum import OwnSums, student_summand
 from fkd_client.session import Session
-from fkd_client.task_inputs import check_choice, check_corrections, check_solution, check_student
+from fkd_client.task_inputs import (
+    check_choice,
+    received_fused,
+    received_solution,
+    received_solutions,
+    received_student,
+)
 from fkd_client.transfer import TensorMessage, Transfer
+from fkd_common.codecs.statistics import pack_moments, pack_statistics
+from fkd_common.codecs.student import pack_update
 from fkd_common.config import Fusion, MomentFeatures
 from fkd_common.errors import DataError, FkdError
 from fkd_common.method.aggregation import drop_unreliable
@@ -125,7 +133,9 @@ class TaskRunner:
             num_samples=self._pipeline.num_samples,
             reliability=self._pipeline.teacher.reliability,
         )
-        self._transfer.submit(TensorMessage("SubmitStudent", request, state))
+        rng = np.random.default_rng([self._pipeline.seed, task.key.round, task.key.phase])
+        packed = pack_update(state, start, self._pipeline.config.update_codec, rng)
+        self._transfer.submit(TensorMessage("SubmitStudent", request, packed))
 
     def _residuals(self, task: pb.Task) -> None:
         student = self._received_student(task)
@@ -134,7 +144,7 @@ class TaskRunner:
         request = pb.SubmitResidualsRequest(key=task.key, num_samples=self._pipeline.num_samples)
         if self._pipeline.config.fusion is Fusion.CLASS_AWARE:
             request.class_counts.extend(self._pipeline.class_counts.tolist())
-        self._transfer.submit(TensorMessage("SubmitResiduals", request, {"residuals": predicted}))
+        self._submit_statistics("SubmitResiduals", request, {"residuals": predicted})
 
     def _moments(self, task: pb.Task) -> None:
         self._progress(0.0, "summing moments")
@@ -144,18 +154,24 @@ class TaskRunner:
             which=self._features(task),
         )
         request = pb.SubmitMomentsRequest(key=task.key, num_samples=self._pipeline.num_samples)
-        self._transfer.submit(TensorMessage("SubmitMoments", request, sums))
+        squares, codec = self._pipeline.embedding_squares(), self._pipeline.config.statistics_in_force
+        packed = pack_moments(sums["A"], sums["B"], squares, codec)
+        self._transfer.submit(TensorMessage("SubmitMoments", request, packed))
 
     def _features(self, task: pb.Task) -> MomentFeatures:
         return self._pipeline.config.moment_features_in(task.key.round)
 
     def _gradient(self, task: pb.Task) -> None:
         self._progress(0.0, "refining the moment correction")
-        solution, which = self._input_once(task, "solution"), self._features(task)
-        check_solution(solution, which, self._pipeline)
+        which = self._features(task)
+        solution = received_solution(self._input_once(task, "solution"), which, self._pipeline)
         gradient = self._pipeline.gradient(self._received_student(task), solution["V"], which)
         request = pb.SubmitGradientRequest(key=task.key, num_samples=self._pipeline.num_samples)
-        self._transfer.submit(TensorMessage("SubmitGradient", request, gradient))
+        self._submit_statistics("SubmitGradient", request, gradient)
+
+    def _submit_statistics(self, method: str, request: Any, tensors: Tensors) -> None:
+        packed = pack_statistics(tensors, self._pipeline.config.statistics_in_force)
+        self._transfer.submit(TensorMessage(method, request, packed))
 
     def _votes(self, task: pb.Task) -> None:
         self._progress(0.0, "comparing candidates")
@@ -181,27 +197,31 @@ class TaskRunner:
     # -- inputs -----------------------------------------------------------------------------------
 
     def _models(self, task: pb.Task) -> dict[str, GlobalModel]:
-        fused_input = self._optional_input(task, "fused_residuals")
-        solved = self._optional_input(task, "moment_correction")
-        refined, which = self._optional_input(task, "refined_moments"), self._features(task)
-        check_corrections(task, fused_input, solved, which, self._pipeline)
-        if refined:
-            check_solution(refined, which, self._pipeline)
-        fused, config = fused_input.get("fused_residuals"), self._pipeline.config
-        p = num_moment_features(
-            config.hidden, self._pipeline.site.anchor_embeddings.shape[1], config.moment_features
+        pipeline, which, config = self._pipeline, self._features(task), self._pipeline.config
+        fused, solved, refined = (
+            self._optional_input(task, name)
+            for name in ("fused_residuals", "moment_correction", "refined_moments")
         )
-        solutions = solutions_by_candidate(solved, refined, p)
-        return self._pipeline.candidate_models(
-            self._received_student(task), fused, task.anchor_lambda, solutions
+        if fused:
+            fused = received_fused(fused, task.anchor_lambda, pipeline)
+        if solved:
+            solved = received_solutions(solved, which, pipeline)
+        if refined:
+            refined = received_solution(refined, which, pipeline)
+        p = num_moment_features(
+            config.hidden, pipeline.site.anchor_embeddings.shape[1], config.moment_features
+        )
+        return pipeline.candidate_models(
+            self._received_student(task),
+            fused.get("fused_residuals"),
+            task.anchor_lambda,
+            solutions_by_candidate(solved, refined, p),
         )
 
     def _received_student(self, task: pb.Task) -> Tensors:
         if task.key.round == 0:
             return self._pipeline.untrained_student()
-        student = self._input(task, "student")
-        check_student(student, self._pipeline)
-        return student
+        return received_student(self._input(task, "student"), self._pipeline)
 
     def _input(self, task: pb.Task, name: str) -> dict[str, NDArray[Any]]:
         tensors = self._optional_input(task, name)

@@ -133,6 +133,31 @@ class NormAction(StrEnum):
     REJECT = "reject"
 
 
+class UpdateCodec(StrEnum):
+    """How a student's update is coded on its way to the coordinator."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT4 = "int4"
+    INT1 = "int1"
+
+
+class ModelCodec(StrEnum):
+    """How the averaged student is coded on its way to the clients."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+class StatisticsCodec(StrEnum):
+    """How moments, gradients, residuals and the solutions that answer them are coded."""
+
+    FP32 = "fp32"
+    INT16 = "int16"
+
+
 class RunConfig(BaseModel):
     """Everything that decides what a run computes; equal configurations hash equal."""
 
@@ -240,6 +265,15 @@ class RunConfig(BaseModel):
     """Longest update ||W_k - W_t||, and longest residual matrix, in multiples of the cohort's median length."""
     norm_action: NormAction = NormAction.CLIP
     """Shorten what is longer than the bound, or leave it out."""
+
+    # -- on the wire -----------------------------------------------------------------------------
+    update_codec: UpdateCodec = UpdateCodec.FP32
+    """Matrices of a student's update, on its way up: `fp16`, `int8` rounded without bias, or after a random rotation
+    `int4` or `int1` (EDEN, DRIVE). Masked sums of secure_aggregation are not coded."""
+    model_codec: ModelCodec = ModelCodec.FP32
+    """The averaged student, on its way down."""
+    statistics_codec: StatisticsCodec = StatisticsCodec.FP32
+    """Moments, gradients, residuals and solutions, both ways; masked sums, and all of these under noise, as they are."""
 
     # -- differential privacy of residuals and moments -------------------------------------------
     noise_multiplier: float = Field(0.0, ge=0)
@@ -445,6 +479,11 @@ class RunConfig(BaseModel):
         hidden = self.secure_aggregation or self.noise_multiplier > 0
         return 0 if hidden or Correction.MOMENTS not in self.correction else self.refine_steps
 
+    @property
+    def statistics_in_force(self) -> StatisticsCodec:
+        """How moments, gradients, residuals and solutions travel: where noise hides their structure, as they are."""
+        return StatisticsCodec.FP32 if self.noise_multiplier > 0 else self.statistics_codec
+
     def is_personal_round(self, round_number: int) -> bool:
         """Whether clients personalise at the end of this round."""
         if not self.personal:
@@ -462,7 +501,8 @@ FKD_RTM_KEYS = frozenset(
         "moment_features", "beta", "refine_steps", "refine_l2", "personal", "personal_lambda_grid", "blend_gamma_grid",
         "finetune_scope", "finetune_lr_extractor", "report_personal", "secure_aggregation", "secure_threshold",
         "noise_multiplier", "residual_l2_clip", "feature_clip", "target_clip", "privacy_delta", "aggregation",
-        "trim_fraction", "norm_bound", "norm_action", "max_weight_share",
+        "trim_fraction", "norm_bound", "norm_action", "max_weight_share", "update_codec", "model_codec",
+        "statistics_codec",
     }
 )  # fmt: skip
 """Keys of :class:`RunConfig` that only FKD-RTM reads."""

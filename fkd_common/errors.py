@@ -119,6 +119,12 @@ class SecureSumError(FkdError):
     reason = "SECURE_SUM"
 
 
+class MethodError(FkdError):
+    """A method's own code failed, or returned something else than its interface says."""
+
+    reason = "METHOD"
+
+
 class DamagedFileError(FkdError):
     """A file of our own is missing or no longer what its name says."""
 

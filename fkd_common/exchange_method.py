@@ -32,6 +32,10 @@ MODEL = "model"
 """The group that holds the global model, where a method has one."""
 
 
+class NoAggregateError(ValueError):
+    """A round's uploads have no aggregate, through no fault of the method's: the run ends."""
+
+
 class Options(BaseModel):
     """A method's hyper-parameters besides those of the run configuration."""
 
@@ -186,8 +190,10 @@ class ExchangeMethod(ABC):
     def aggregate(self, state: State, uploads: Sequence[Upload], round_number: int) -> Aggregate:
         """Fold a round's uploads, given in sorted client order, into the state.
 
+        Any other error is a mistake in this code: the coordinator stops, and goes on in this round once it is mended.
+
         Raises:
-            ValueError: They have no aggregate.
+            NoAggregateError: They have no aggregate: all are over no samples, for example.
         """
 
     def global_model(self, state: State) -> Tensors | None:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import inspect
+from importlib.metadata import EntryPoint, entry_points
 
 from pydantic import ValidationError
 
 from fkd_common.advice import did_you_mean
-from fkd_common.config import FKD_RTM, ModelMode, RunConfig
+from fkd_common.config import FKD_RTM, FKD_RTM_KEYS, ModelMode, RunConfig
 from fkd_common.errors import UsageError
-from fkd_common.exchange_method import ExchangeMethod
+from fkd_common.exchange_method import ExchangeMethod, Federation, Options
+from fkd_common.own_code import OwnCode, WrongResultError
 
 GROUP = "fkd.methods"
+
+READ_BY_ALL = frozenset({"personal", "report_personal"})
+"""Keys of FKD-RTM that have a meaning in every run: whether sites end with a model of their own, and what they tell."""
 
 
 def known_methods() -> tuple[str, ...]:
     """Names that ``method`` may have here, FKD-RTM first."""
     return (FKD_RTM, *sorted({entry.name for entry in entry_points(group=GROUP)} - {FKD_RTM}))
+
+
+def method_class(name: str) -> type[ExchangeMethod]:
+    """The class of a method that is not FKD-RTM, whatever a run asks of it.
+
+    Raises:
+        UsageError: It is not installed here, or cannot be loaded.
+    """
+    return _loaded(_entry(name), name)
 
 
 def exchange_method(config: RunConfig) -> type[ExchangeMethod]:
@@ -25,19 +39,7 @@ def exchange_method(config: RunConfig) -> type[ExchangeMethod]:
     Raises:
         UsageError: It is not installed here, cannot be loaded, or does not take the run's options or mode.
     """
-    found = [entry for entry in entry_points(group=GROUP) if entry.name == config.method]
-    if not found:
-        known = known_methods()
-        advice = did_you_mean(config.method, known, f"expected one of {', '.join(known)}")
-        raise UsageError(f"method {config.method!r} is not installed here: {advice}")
-    try:
-        method = found[0].load()
-    except ImportError as error:
-        raise UsageError(
-            f"method {config.method!r} cannot be loaded: {error}; install what it needs (pip install 'fkd[bench]')"
-        ) from error
-    if not (isinstance(method, type) and issubclass(method, ExchangeMethod)):
-        raise UsageError(f"method {config.method!r} ({found[0].value}) is no ExchangeMethod")
+    method = method_class(config.method)
     try:
         method.Options(**config.options)
     except ValidationError as error:
@@ -50,6 +52,41 @@ def exchange_method(config: RunConfig) -> type[ExchangeMethod]:
     return method
 
 
+def method_of(federation: Federation) -> ExchangeMethod:
+    """The method of a run that is not FKD-RTM's.
+
+    Raises:
+        UsageError: As :func:`exchange_method`.
+        MethodError: Its constructor fails.
+    """
+    kind = exchange_method(federation.config)
+    with OwnCode(federation.config.method, kind).at_work("__init__"):
+        method = kind(federation)
+        if not all(hasattr(method, name) for name in ("federation", "config", "num_classes", "options")):
+            raise WrongResultError("without having called super().__init__(federation)")
+    return method
+
+
+def ignored_keys(config: RunConfig) -> tuple[str, ...]:
+    """Keys that are not at their defaults and that nothing reads in a run of this method.
+
+    Raises:
+        UsageError: One of them is also an option of the method, and was meant as that.
+    """
+    if config.method == FKD_RTM:
+        return ()
+    fields = RunConfig.model_fields
+    changed = [name for name in sorted(FKD_RTM_KEYS) if getattr(config, name) != fields[name].default]
+    ignored = tuple(name for name in changed if name not in READ_BY_ALL)
+    options = exchange_method(config).Options.model_fields
+    for name in ignored:
+        if name in options:
+            raise UsageError(
+                f"{name} is a key of {FKD_RTM}: for {config.method} say --options {name}={getattr(config, name)}"
+            )
+    return ignored
+
+
 def described(config: RunConfig) -> tuple[str, str]:
     """Title and source of a run's method, for a reader."""
     if config.method == FKD_RTM:
@@ -57,3 +94,43 @@ def described(config: RunConfig) -> tuple[str, str]:
         return "federated distillation (FKD-RTM)", source
     method = exchange_method(config)
     return method.title, method.source
+
+
+def _entry(name: str) -> EntryPoint:
+    found = {entry.value: entry for entry in entry_points(group=GROUP) if entry.name == name}
+    if not found:
+        known = known_methods()
+        advice = did_you_mean(name, known, f"expected one of {', '.join(known)}")
+        raise UsageError(
+            f"method {name!r} is not installed here: {advice} (or install the package with the entry point {name} of "
+            f"{GROUP})"
+        )
+    if len(found) > 1:
+        raise UsageError(f"method {name!r} is there twice, as {' and '.join(found)}: uninstall one")
+    return next(iter(found.values()))
+
+
+def _loaded(entry: EntryPoint, name: str) -> type[ExchangeMethod]:
+    what = f"method {name!r} ({entry.value})"
+    try:
+        method = entry.load()
+    except ImportError as error:
+        package = entry.dist.name if entry.dist is not None else "its package"
+        needed = "'fkd[bench]'" if package == "fkd" else package
+        raise UsageError(
+            f"{what} cannot be loaded: {error}; pip install {needed}, and what it needs"
+        ) from error
+    except Exception as error:  # whatever a module of somebody else's does when it is imported
+        words = " ".join(str(error).split())
+        raise UsageError(f"{what} cannot be loaded: {type(error).__name__}: {words}") from error
+    if not (isinstance(method, type) and issubclass(method, ExchangeMethod)):
+        raise UsageError(f"{what} is no ExchangeMethod")
+    lacking = [
+        *sorted(method.__abstractmethods__),
+        *(t for t in ("title", "source") if not hasattr(method, t)),
+    ]
+    if lacking:
+        raise UsageError(f"{what} lacks {', '.join(lacking)}")
+    if not (inspect.isclass(method.Options) and issubclass(method.Options, Options)):
+        raise UsageError(f"{what}: its Options are no fkd_common.exchange_method.Options")
+    return method

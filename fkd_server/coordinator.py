@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from fkd_common.config import MissedQuorum, RunConfig
-from fkd_common.errors import (
-    ConflictError,
-    DamagedFileError,
-    FkdError,
-    RefusedError,
-    StaleError,
-)
+from fkd_common.errors import ConflictError, DamagedFileError, FkdError, MethodError, RefusedError, StaleError
 from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.attendance import Attendance
@@ -445,14 +439,14 @@ class Coordinator:
         return True
 
     def _close_phase(self, phase: OpenPhase, now: float) -> None:
-        """Fold the phase's uploads; if that cannot be made durable, it is as if it had not been tried."""
+        """Fold the phase's uploads; if that fails or cannot be made durable, it is as if it had not been tried."""
         before = self._method.snapshot()
         failpoint("phase.closing")
         try:
             outcome = self._fold(phase, before)
             if outcome is not None:
                 self._end_phase(phase, now, outcome)
-        except OSError:
+        except (OSError, MethodError):
             self._method.restore(before)
             phase.retry_at = now + RETRY_S
             raise
@@ -471,6 +465,8 @@ class Coordinator:
             if phase.plan.below_quorum is BelowQuorum.SKIP:
                 return {"skipped": f"no aggregate: {error}"}
             why = f"has no aggregate: {error}"
+        except MethodError:
+            raise
         except FkdError as error:
             self._method.restore(before)
             why = f"cannot be closed: {error}"

@@ -8,56 +8,68 @@ What the coordinator cannot know says who is to complete it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import yaml
 
 from fkd_common.config import FKD_RTM, ModelMode, RunConfig
-from fkd_common.method_registry import described
+from fkd_common.method_registry import described, exchange_method
 from fkd_common.model_file import ModelParts, PublishedModel
 from fkd_server.method.federated_method import Json
 
+_CHOSEN = """ The candidate was chosen without it, by federated validation on
+the sites' held-out samples."""
+_FROZEN = "The extractor is frozen: classes that it does not tell apart, the model does not. "
 
-def model_card(
-    model: PublishedModel,
-    digest: str,
-    run_id: str,
-    accuracy: Mapping[str, Json],
-    round_number: int,
-    stopped: str = "",
-) -> str:
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from."""
+
+    run_id: str
+    round: int
+    """After which it was made."""
+    sent: str
+    """What left a site for it, in Markdown."""
+    stopped: str = ""
+    """Why the run ended before its last round; empty if it did not."""
+
+
+def model_card(model: PublishedModel, digest: str, made: Origin, accuracy: Mapping[str, Json]) -> str:
     """The card of a run's published model.
 
     Args:
         model: The model.
         digest: Its file's SHA-256.
-        run_id: The run it comes from.
+        made: Where it comes from.
         accuracy: By candidate, in 0...1, and "recall" by class; empty if it was not evaluated.
-        round_number: After which it was made.
-        stopped: Why the run ended before its last round; empty if it did not.
     """
-    header = model.header
-    title, source = described(header.config)
+    header, config = model.header, model.header.config
+    title, source = described(config)
     scores = {name: value for name, value in accuracy.items() if isinstance(value, float)}
-    ending = f" The run ended early: {stopped}." if stopped else ""
+    if config.method != FKD_RTM:  # has no candidates: its student is what is published
+        scores = {name: value for name, value in scores.items() if name == "published"}
+    ending = f" The run ended early: {made.stopped}." if made.stopped else ""
     return f"""---
-{_metadata(run_id, header.config.method, scores)}---
+{_metadata(made.run_id, config.method, scores)}---
 
 # Model card
 
 ## Model details
 
-Global image classifier of run `{run_id}`, trained by {title}: the
-model after round {round_number} of {header.config.rounds}.{ending}
+Global image classifier of run `{made.run_id}`, trained by {title}: the
+model after round {made.round} of {config.rounds}.{ending}
 
 | | |
 |---|---|
 | file | `model.safetensors`, sha256 `{digest}` |
 | classes | {_cell(", ".join(header.classes))} |
-| published candidate | {header.published} |
+{_choices(model)}
 | network | {_network(model)} |
-| extractor | sha256 `{header.extractor_sha256}` (not contained here) |
-| configuration | sha256 `{header.config.sha256()}`, in `config.yaml` |
+| extractor | sha256 `{header.extractor_sha256}` ({_extractor(config)}) |
+| configuration | sha256 `{config.sha256()}`, in `config.yaml` |
 | method | {source} |
+| sent by a site | {made.sent} |
 
 *To be completed by who publishes the model: who developed it, whom to ask, its licence.*
 
@@ -80,8 +92,7 @@ Accuracy: the share of images whose most probable class is right, all classes al
 
 ## Evaluation data
 
-The coordinator's test set; its images are no site's. The candidate was chosen without it, by federated validation on
-the sites' held-out samples.
+The coordinator's test set; its images are no site's.{_CHOSEN if config.method == FKD_RTM else ""}
 
 *To be completed by who runs the coordinator: where the test set comes from.*
 
@@ -93,14 +104,14 @@ Images that did not leave their sites. Who took part in which round, with how ma
 
 ## Quantitative analyses
 
-{_table("candidate", scores) if scores else "Not evaluated."}
+{_table("candidate" if config.method == FKD_RTM else "model", scores) if scores else "Not evaluated."}
 {_recall(header.classes, accuracy.get("recall"))}
 ## Ethical considerations
 
 | | |
 |---|---|
-| aggregation | {_aggregation(header.config)} |
-| noise | {_noise(header.config)} |
+| aggregation | {_aggregation(config)} |
+| noise | {_noise(config)} |
 
 What a trained model and its uploads can reveal of the images is in the project's `docs/privacy.md`.
 
@@ -108,7 +119,7 @@ What a trained model and its uploads can reveal of the images is in the project'
 
 ## Caveats and recommendations
 
-The extractor is frozen: classes that it does not tell apart, the model does not. Accuracy on other populations,
+{_FROZEN if config.model is ModelMode.HEAD else ""}Accuracy on other populations,
 devices or sites is unknown until measured there; a site's personal model is scored at that site only.
 """
 
@@ -128,6 +139,20 @@ def _metadata(run_id: str, method: str, scores: Mapping[str, float]) -> str:
         }
         metadata["model-index"] = [{"name": run_id, "results": [result]}]
     return yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+
+
+def _choices(model: PublishedModel) -> str:
+    """What was chosen: by FKD-RTM's vote, or beforehand by whoever ran another method."""
+    config = model.header.config
+    if config.method == FKD_RTM:
+        return f"| published candidate | {model.header.published} |"
+    options = exchange_method(config).Options(**config.options).model_dump(mode="json")
+    given = ", ".join(f"{name} = {value}" for name, value in options.items())
+    return f"| options | {_cell(given) if given else 'none'} |"
+
+
+def _extractor(config: RunConfig) -> str:
+    return "not contained here" if config.model is ModelMode.HEAD else "which the network began as"
 
 
 def _network(model: PublishedModel) -> str:
@@ -153,7 +178,7 @@ def _cell(text: str) -> str:
 
 
 def _recall(classes: tuple[str, ...], recall: Json) -> str:
-    """Recall of the published candidate by class, as far as the test set has the class."""
+    """Recall of the published model by class, as far as the test set has the class."""
     if not isinstance(recall, (list, tuple)):
         return ""
     known = {
@@ -161,11 +186,14 @@ def _recall(classes: tuple[str, ...], recall: Json) -> str:
         for name, value in zip(classes, recall, strict=False)
         if isinstance(value, int | float)
     }
-    return f"\nRecall of the published candidate:\n\n{_table('class', known, 'recall')}\n" if known else ""
+    return f"\nRecall of the published model:\n\n{_table('class', known, 'recall')}\n" if known else ""
 
 
 def _aggregation(config: RunConfig) -> str:
     """Who saw single uploads, and what limited them."""
+    few = f"nothing made of fewer than {config.min_cohort} sites"
+    if config.method != FKD_RTM:
+        return f"the coordinator saw every upload; {few}"
     seen = (
         "sums under masks: the coordinator saw no single student or moments"
         if config.secure_aggregation
@@ -176,7 +204,7 @@ def _aggregation(config: RunConfig) -> str:
         limits.append(f"norm bound {config.norm_bound:g} x median ({config.norm_action.value})")
     if config.max_weight_share < 1:
         limits.append(f"no share above {config.max_weight_share:g}")
-    return f"{', '.join(limits)}; {seen}; nothing made of fewer than {config.min_cohort} sites"
+    return f"{', '.join(limits)}; {seen}; {few}"
 
 
 def _noise(config: RunConfig) -> str:

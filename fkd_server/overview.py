@@ -138,14 +138,15 @@ def _ledger_row(row: tuple[LedgerKey, ByteCount]) -> pb.LedgerRow:
 
 
 def _client_status(client: ClientRecord, coordinator: Coordinator, now: float) -> pb.ClientStatus:
-    state = _state(client, coordinator)
+    state, phase = _state(client, coordinator), coordinator.open
     working = state == "working" and client.activity != WAITING
+    why = phase.failed[client.name] if phase is not None and state == "failed" else ""
     return pb.ClientStatus(
         name=client.name,
         alive=client.alive,
         ready=state == "waiting",
         state=state,
-        activity=client.activity if working else "",
+        activity=client.activity if working else why,
         progress=client.progress if working else 0.0,
         last_seen_s=max(0.0, now - client.last_seen),
     )

@@ -14,7 +14,7 @@ from fkd_common.model_file import PublishedModel, decode_published, encode_model
 from fkd_server.chronicle import Chronicle, WrittenModel
 from fkd_server.evaluation import Evaluation, EvaluationJob
 from fkd_server.method.federated_method import FederatedMethod, Json
-from fkd_server.model_card import model_card
+from fkd_server.model_card import Origin, model_card
 from fkd_server.run_folder import MODEL, RunFolder
 from fkd_server.run_state import Event, Position
 from fkd_server.store import RunStore
@@ -184,7 +184,8 @@ class Recorder:
 
     def _write_card(self, model: PublishedModel, sha256: str, round_number: int, stopped: str = "") -> None:
         accuracy = self.accuracies.get(round_number, {})
-        self._folder.write_card(model_card(model, sha256, self._run_id, accuracy, round_number, stopped))
+        made = Origin(self._run_id, round_number, self._method.sent_by_a_site(), stopped)
+        self._folder.write_card(model_card(model, sha256, made, accuracy))
 
     def note_stop(self, why: str) -> None:
         """Say on the card of the last model, if there is one, what is known of it now and why the run ended.

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from fkd_common.config import FKD_RTM, RunConfig
 from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.exchange_method import Federation
 from fkd_common.logs import log_context
-from fkd_common.method_registry import exchange_method
+from fkd_common.method_registry import exchange_method, ignored_keys, method_of
 from fkd_common.tensors import decode
 from fkd_server.admin import Admin
 from fkd_server.coordinator import Coordinator
@@ -155,7 +157,7 @@ def assemble(
     """
     config = settings.run_config()
     if config.method != FKD_RTM:
-        exchange_method(config)  # a mistyped name is not to be noticed after a preparation of minutes
+        _check_method(config)
     if settings.test is not None and not settings.test.is_dir():
         raise UsageError(f"--test {settings.test}: no such shard folder")
     folder = RunFolder(folder_for(settings))
@@ -190,6 +192,22 @@ def assemble(
         else:
             folder.remove()  # nothing ran: the name is free again
         raise
+
+
+def _check_method(config: RunConfig) -> None:
+    """Notice a mistyped name or option before a preparation of minutes, and say which keys do nothing.
+
+    Raises:
+        UsageError: The method is not installed here, or does not take its options.
+    """
+    exchange_method(config)
+    if ignored := ignored_keys(config):
+        names = ", ".join(ignored)
+        structlog.get_logger().warning(
+            "keys_ignored",
+            keys=names,
+            detail=f"only {FKD_RTM} reads them: they change nothing for {config.method}",
+        )
 
 
 def _prepare(
@@ -272,6 +290,7 @@ def _method_of(
 
     Raises:
         UsageError: The method is not installed here.
+        MethodError: Its own code fails.
     """
     anchors = decode(store.blobs.read(began.anchors.sha256))
     if config.method == FKD_RTM:
@@ -291,8 +310,9 @@ def _method_of(
         anchors["embeddings"],
         lambda: store.blobs.read(began.extractor.sha256),
     )
-    made = exchange_method(config)(federation)
-    exchange = Exchange(made, began.classes, began.extractor.sha256, store.blobs, store.uploads)
+    exchange = Exchange(
+        method_of(federation), began.classes, began.extractor.sha256, store.blobs, store.uploads
+    )
     return exchange, ExchangeRules.of_exchange(exchange)
 
 

@@ -228,7 +228,7 @@ class _Serving:
 def _say_saved(run: Run, summary: Mapping[str, Json]) -> None:
     """What the run left: one line for the log, tables for a person."""
     model = run.recorder.model
-    found: dict[str, Json] = {"model": "none: no vote had been held"}
+    found: dict[str, Json] = {"model": "none"}
     if model is not None:
         accuracy = run.recorder.accuracies.get(model.round, {}).get("published")
         found = {"model": model.sha256, "round": model.round, "published": model.published}

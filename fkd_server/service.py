@@ -23,6 +23,7 @@ from fkd_common.errors import (
     FkdError,
     ForbiddenError,
     InvalidUploadError,
+    MethodError,
     NotFoundError,
     RefusedError,
     StaleError,
@@ -38,7 +39,7 @@ from fkd_common.phases import REFINE_PHASES
 from fkd_common.printable import printable
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.secure_sum.steps import SECURE_STEPS
-from fkd_common.tensors import check_schema, chunk_payload, decode
+from fkd_common.tensors import check_schema, chunk_payload, decode, encode
 from fkd_server.access.identity import UNPROVEN, Peer, Role
 from fkd_server.booked_call import Call
 from fkd_server.coordinator import Coordinator
@@ -58,9 +59,9 @@ from fkd_server.method.federated_method import (
     TensorUpload,
     UploadContent,
     VoteUpload,
-    stored_blob,
 )
 from fkd_server.method.fkd_rtm import PERSONAL_CANDIDATE
+from fkd_server.method_trouble import MethodTrouble
 from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
 from fkd_server.spool import UploadSpool, verified
 from fkd_server.store import RunStore, TakenOverError
@@ -128,6 +129,7 @@ class CoordinatorService:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[], None]] = []
         self.disk = DiskTrouble(clock)
+        self.trouble = MethodTrouble(coordinator.config.method, identity.run_id)
         self._ledger_saved = clock()
         self._run_tag = hashlib.sha256(identity.run_id.encode()).digest()[:4]
 
@@ -156,6 +158,7 @@ class CoordinatorService:
             state_before = self._fingerprint()
             call = Call(message_up=len(raw))
             try:
+                self.trouble.refuse()
                 request = method.request_type()
                 try:
                     request.ParseFromString(raw)
@@ -173,6 +176,9 @@ class CoordinatorService:
                     raise UnreachableError(
                         "the coordinator has lost a file it needs", reason="STORAGE"
                     ) from error
+                if isinstance(error, MethodError):
+                    self.trouble.note(error)
+                    self.trouble.refuse()
                 if isinstance(error, FkdError):
                     raise
                 raise storage_error(error) from error
@@ -189,12 +195,17 @@ class CoordinatorService:
             return answer
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Let time pass.
+
+        Raises:
+            MethodError: The method's own code has failed; the run is as it was before.
+        """
         with self._lock:
             before = self._fingerprint()
             self._advance()
             if self._fingerprint() != before:
                 self._notify()
+            self.trouble.tell()
 
     def was_asleep(self, seconds: float) -> None:
         """Nothing was answered for so long."""
@@ -203,6 +214,8 @@ class CoordinatorService:
 
     def _advance(self) -> None:
         """Let the state machine act; a disk that refuses is said so, and tried again at the next tick."""
+        if self.trouble:
+            return
         try:
             self._coordinator.tick(self._clock())
             self._spool.sweep(self._clock())
@@ -211,6 +224,8 @@ class CoordinatorService:
                 self._ledger_saved = self._clock()
         except TakenOverError as error:
             raise RefusedError(f"{error}: this one stops", reason="TAKEN_OVER") from error
+        except MethodError as error:
+            self.trouble.note(error)
         except OSError as error:
             self.disk.say(str(error))
 
@@ -421,8 +436,6 @@ class CoordinatorService:
         self, session: bytes, key: PhaseKey, digest: str, content: UploadContent, call: Call
     ) -> Receipt:
         """Count an upload, and in the same transaction its bytes: a payload is booked once, when it counts."""
-        if (blob := stored_blob(content)) is not None:
-            call.payload_up = blob.payload_bytes
         count = call.count(len(submit_response(Receipt(digest, duplicate=False)).SerializeToString()))
         self._book(call, count)
         call.booked = True
@@ -445,7 +458,7 @@ class CoordinatorService:
             self._rules.check_votes(correct, request.num_validation, self._method.candidates(), claimed)
             return VoteUpload(correct, request.num_validation)
         if name == "SubmitSecure":
-            blob = self._upload(request.upload, key.phase, call.client)
+            blob = self._upload(request.upload, key.phase, call)
             check_schema(decode(blob), self._method.secure_schema(key.phase, call.client) or {})
             return SecureUpload(self._store.uploads.put(blob))
         reliability = request.reliability if name == "SubmitStudent" else 1.0
@@ -453,9 +466,12 @@ class CoordinatorService:
         self._rules.check_counts(request.num_samples, reliability, counts, key.phase)
         self._check_constant(call.client, request.num_samples)
         known = Background.of(self._method, key.round, key.phase, call.client, request.num_samples)
-        blob = self._upload(request.upload, key.phase, call.client)
-        self._rules.check_tensors(key.phase, decode(blob), known)
-        return TensorUpload(self._store.uploads.put(blob), request.num_samples, reliability, counts)
+        blob = self._upload(request.upload, key.phase, call)
+        packed = decode(blob)
+        tensors = self._rules.unpacked(key.phase, packed, known)
+        self._rules.check_tensors(key.phase, tensors, known)
+        stored = self._store.uploads.put(blob if tensors is packed else encode(tensors))
+        return TensorUpload(stored, request.num_samples, reliability, counts)
 
     def _personal_score(self, request: pb.FinishTaskRequest, call: Call) -> VoteUpload | NoUpload:
         """How good the site's personal model is, where the run asks for it."""
@@ -470,15 +486,19 @@ class CoordinatorService:
         self._rules.check_votes(correct, request.num_validation, [PERSONAL_CANDIDATE], claimed)
         return VoteUpload(correct, request.num_validation)
 
-    def _upload(self, upload: types.Upload, phase: int, client: str) -> bytes:
-        self._check_size(phase, client, upload.size)
+    def _upload(self, upload: types.Upload, phase: int, call: Call) -> bytes:
+        """An upload's blob, complete and verified."""
+        self._check_size(phase, call.client, upload.size)
         if not upload.inline:
-            return self._spool.read(client, upload.sha256.hex(), upload.size)
-        if len(upload.inline) != upload.size:
+            blob = self._spool.read(call.client, upload.sha256.hex(), upload.size)
+        elif len(upload.inline) == upload.size:
+            blob = verified(upload.inline, upload.sha256.hex())
+        else:
             raise InvalidUploadError(
                 f"{len(upload.inline)} bytes inline, {upload.size} declared", reason="WRONG_SIZE"
             )
-        return verified(upload.inline, upload.sha256.hex())
+        call.payload_up = chunk_payload(blob, 0, len(blob))
+        return blob
 
     def _check_size(self, phase: int, client: str, size: int) -> None:
         """Refuse a blob before any of it is held."""

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_common.config import Fusion, RunConfig
+from fkd_common.codecs.statistics import unpack_moments, unpack_statistics
+from fkd_common.codecs.student import unpack_update
+from fkd_common.config import Fusion, RunConfig, UpdateCodec
 from fkd_common.errors import InvalidUploadError, TooLargeError
 from fkd_common.method.moment_checks import OutputLayer, moment_flaw
 from fkd_common.method.moments import num_moment_features, unpack_symmetric
@@ -39,6 +41,8 @@ class Background:
     """(p,) what the client's Σ z² cannot exceed, while gradients refine the pooled moments."""
     anchors: NDArray[np.float32] | None = None
     """(m, d) embeddings that a student has to answer for; without them it answers for one zero."""
+    start: Tensors | None = None
+    """W_t, from which the client's student was trained, where its difference travels."""
 
     @classmethod
     def of(
@@ -46,7 +50,10 @@ class Background:
     ) -> Background:
         """What a method knows of a client while a phase is open."""
         if phase == types.PHASE_STUDENT:
-            return cls(round_number, num_samples, anchors=method.anchor_embeddings)
+            start = None
+            if isinstance(method, FkdRtm) and method.config.update_codec is not UpdateCodec.FP32:
+                start = method.student()
+            return cls(round_number, num_samples, anchors=method.anchor_embeddings, start=start)
         if isinstance(method, FkdRtm) and phase in REFINE_PHASES:
             return cls(round_number, num_samples, diagonal=method.gradient_bound())
         if phase != types.PHASE_MOMENTS or not isinstance(method, FkdRtm):
@@ -103,6 +110,23 @@ class UploadRules:
             TooLargeError: It is larger than any that the phase takes.
         """
         check_blob_size(size, self.schema(phase, block_known=False))
+
+    def unpacked(self, phase: int, packed: Tensors, known: Background) -> Tensors:
+        """What a client sent, as it was before the run's codecs; see :meth:`check_tensors` for its values.
+
+        Raises:
+            InvalidUploadError: It was packed otherwise.
+        """
+        if phase == types.PHASE_EXCHANGE:  # other methods' tensors are not coded
+            return packed
+        block = self.embedding_dim + 1 if known.embedding_block is not None else 0
+        codec = self.config.statistics_in_force
+        if phase == types.PHASE_MOMENTS:
+            return unpack_moments(packed, self._num_features(known.round), self.num_classes, block, codec)
+        schema = self.schema(phase, block_known=bool(block), round_number=known.round)
+        if phase == types.PHASE_STUDENT:
+            return unpack_update(packed, known.start or {}, schema, self.config.update_codec)
+        return unpack_statistics(packed, schema, codec)
 
     def check_tensors(self, phase: int, tensors: Tensors, known: Background) -> None:
         """Names, shapes, dtypes, finiteness, and what the phase's values must satisfy."""

@@ -18,6 +18,7 @@ from fkd_common.exchange_method import (
     ExchangeMethod,
     Federation,
     Layout,
+    NoAggregateError,
     Record,
     Site,
     State,
@@ -91,7 +92,7 @@ def averaged(uploads: Sequence[Upload]) -> tuple[Tensors, Record]:
     """
     total = sum(upload.num_samples for upload in uploads)
     if total == 0:
-        raise ValueError("no upload of this round counts: every n_k is 0")
+        raise NoAggregateError("no upload of this round counts: every n_k is 0")
     average = WeightedAverage()
     for _, n_k, tensors in in_order(uploads):
         average.add(tensors, n_k)

@@ -23,6 +23,7 @@ from fkd_common.exchange_method import (
     ExchangeMethod,
     Federation,
     Layout,
+    NoAggregateError,
     Site,
     State,
     Upload,
@@ -41,7 +42,7 @@ class Central(ExchangeMethod):
     run. Later rounds do nothing: `rounds` only sets the number of steps. A site that comes later is not in the pool.
     """
 
-    title = "central (pooled data)"
+    title = "Central"
     source = "a bound: the same network trained on the data of all sites"
 
     class Options(exchange_method.Options):
@@ -94,7 +95,7 @@ class Central(ExchangeMethod):
         labels = np.concatenate([part["labels"] for part in parts])
         n, seed = len(labels), [self.config.seed, round_number]
         if n == 0:
-            raise ValueError("no upload of this round counts: every n_k is 0")
+            raise NoAggregateError("no upload of this round counts: every n_k is 0")
         steps = self.options.steps or self.federated_steps([len(part["labels"]) for part in parts])
         y = torch.tensor(labels, dtype=torch.int64)
 

@@ -9,7 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fkd_common.config import MomentFeatures
-from fkd_common.exchange_method import MODEL, Aggregate, ExchangeMethod, Layout, Site, State, Upload, in_order
+from fkd_common.exchange_method import (
+    MODEL,
+    Aggregate,
+    ExchangeMethod,
+    Layout,
+    NoAggregateError,
+    Site,
+    State,
+    Upload,
+    in_order,
+)
 from fkd_common.method.moment_checks import moment_flaw
 from fkd_common.method.moments import (
     accumulate,
@@ -135,7 +145,7 @@ class FED3R(ExchangeMethod):
         make_definite(A, min(grid))
         W = np.stack([solve(A, b, lambda_).astype(np.float32) for lambda_ in grid])
         if not np.isfinite(W).all():
-            raise ValueError("the pooled moments have no finite solution")
+            raise NoAggregateError("the pooled moments have no finite solution")
         total = sum(upload.num_samples for upload in uploads)
         record = {
             "weights": {upload.client: upload.num_samples / total for upload in uploads},

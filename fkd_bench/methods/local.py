@@ -22,7 +22,7 @@ TEACHER = "teacher"
 class Local(ExchangeMethod):
     """Every site's own LightGBM teacher, calibrated on its D_val; rounds exchange nothing, so one is enough."""
 
-    title = "local only"
+    title = "Local only"
     source = "Zhang et al., CMC 88(2), 2026: the teacher of FKD-RTM (Eqs. 1-2), each site's alone"
 
     # -- server half ------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +17,21 @@ from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact, BlobStore
 from fkd_common.config import RunConfig
-from fkd_common.errors import InvalidUploadError
-from fkd_common.exchange_method import ExchangeMethod, Layout
+from fkd_common.errors import DamagedFileError, InvalidUploadError, MethodError
+from fkd_common.exchange_method import ExchangeMethod, Layout, State
 from fkd_common.method.residuals import Standardiser
-from fkd_common.method.student_layout import TensorSpec
+from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.model_file import ExchangeHeader, ExchangeModel, ModelHeader, ModelParts, PublishedModel
+from fkd_common.own_code import (
+    OwnCode,
+    WrongResultError,
+    check_aggregate,
+    check_groups,
+    check_layout,
+    check_tensors,
+    checked_layout,
+    model_layout,
+)
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import Tensors, check_schema, decode, encode
 from fkd_server.method.federated_method import (
@@ -34,6 +46,9 @@ from fkd_server.method.federated_method import (
 )
 from fkd_server.method.fkd_rtm import personal_scores
 from fkd_server.validation import Background, UploadRules
+
+_NAMED = 4
+"""So many tensors are named in a description."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,9 @@ class Exchange:
             extractor_sha256: Hash of the run's extractor.
             blobs: Where groups are kept and served from.
             uploads: Where validated uploads wait.
+
+        Raises:
+            MethodError: Here, or of any other function: the method's own code failed.
         """
         self.method = method
         self.config: RunConfig = method.config
@@ -75,10 +93,15 @@ class Exchange:
         self.extractor_sha256 = extractor_sha256
         self.anchor_embeddings: NDArray[np.float32] = method.federation.anchor_embeddings
         self.embedding_dim = method.federation.embedding_dim
+        self._own = OwnCode(self.config.method, type(method))
         self._blobs = blobs
         self._uploads = uploads
-        start = {name: blobs.put(encode(tensors)) for name, tensors in method.start().items()}
-        self.state = ExchangeState(start)
+        with self._own.at_work("start"):
+            start = method.start()
+            check_groups("a state", start)
+        self._model_layout = model_layout(start)
+        self._check_model(start, 0)
+        self.state = ExchangeState({name: blobs.put(encode(tensors)) for name, tensors in start.items()})
 
     # -- what a round consists of -----------------------------------------------------------------
 
@@ -86,7 +109,8 @@ class Exchange:
         """One exchange, then personal models when due."""
         if round_number == 0:
             return ()
-        who = Participants.EVERYONE if self.method.everyone(round_number) else Participants.COHORT
+        with self._own.at_work("everyone", round_number):
+            who = Participants.EVERYONE if self.method.everyone(round_number) else Participants.COHORT
         plans = [PhasePlan(types.PHASE_EXCHANGE, who, BelowQuorum.FOLLOW_POLICY)]
         if self.config.is_personal_round(round_number):
             plans.append(
@@ -112,16 +136,53 @@ class Exchange:
 
     def task(self, phase: int, client: str) -> TaskContent:
         """The groups that the method sends this client."""
-        names = self.method.broadcast(self.state.rounds_done + 1, client)
+        with self._own.at_work("broadcast", self.round):
+            names = self.method.broadcast(self.round, client)
+            if isinstance(names, str):
+                raise WrongResultError(f"{names!r}; expected a sequence of names, such as ({names!r},)")
         return TaskContent({name: self.state.groups[name] for name in names if name in self.state.groups})
 
     def artifacts(self) -> dict[str, Artifact]:
         """Nothing beyond a client's own task: groups may be meant for one client alone."""
         return {}
 
+    @property
+    def round(self) -> int:
+        """The round whose uploads come next."""
+        return self.state.rounds_done + 1
+
     def upload_layout(self, num_samples: int) -> Layout:
         """What the open round takes from a client of n_k samples."""
-        return self.method.upload_layout(self.state.rounds_done + 1, num_samples)
+        return self._layout(self.round, num_samples)
+
+    def _layout(self, round_number: int, num_samples: int) -> Layout:
+        with self._own.at_work("upload_layout", round_number):
+            return checked_layout(self.method.upload_layout(round_number, num_samples))
+
+    def flaw(self, tensors: Tensors) -> str | None:
+        """What the method finds wrong with an upload; None if nothing is."""
+        with self._own.at_work("flaw", self.round):
+            return self.method.flaw(tensors)
+
+    def sent_by_a_site(self) -> str:
+        """See :meth:`FederatedMethod.sent_by_a_site`."""
+        rounds = range(1, max(1, self.state.rounds_done) + 1)
+        parts = [(what, list(alike)) for what, alike in groupby(rounds, self._sent_in)]
+        if len(parts) == 1:
+            return f"{parts[0][0]}, every round"
+        return "; ".join(
+            f"round {alike[0]}{f' to {alike[-1]}' if len(alike) > 1 else ''}: {what}" for what, alike in parts
+        )
+
+    def _sent_in(self, round_number: int) -> str:
+        """What a site sends in a round."""
+        one, two = (self._layout(round_number, num_samples) for num_samples in (1, 2))
+        size, more = (sum(spec.num_bytes for spec in layout.values()) for layout in (one, two))
+        if not more:
+            return "nothing"
+        names = ", ".join(f"`{name}`" for name in sorted(one)[:_NAMED]) + (", …" if len(one) > _NAMED else "")
+        grows = f" and {more - size:,} more for every further sample" if more > size else ""
+        return f"{size:,} bytes{grows} ({names})"
 
     # -- closing rounds ---------------------------------------------------------------------------
 
@@ -140,18 +201,17 @@ class Exchange:
             for name, upload in uploads.items()
             if isinstance(upload, TensorUpload)
         ]
-        result = self.method.aggregate(
-            _Groups(self.state.groups, self._blobs), stored, self.state.rounds_done + 1
-        )
-        groups = dict(self.state.groups)
-        for name, tensors in result.groups.items():
-            if tensors:
-                groups[name] = self._blobs.put(encode(tensors))
-            else:
-                groups.pop(name, None)
+        before = _Groups(self.state.groups, self._blobs)
+        with self._own.at_work("aggregate", self.round):
+            result = self.method.aggregate(before, stored, self.round)
+            check_aggregate(result, self._model_layout)
+        changed = {name: tensors for name, tensors in result.groups.items() if tensors}
+        groups = {name: held for name, held in self.state.groups.items() if name not in result.groups}
+        self._check_model(_Groups(groups, self._blobs, changed), self.round)
+        groups |= {name: self._blobs.put(encode(tensors)) for name, tensors in changed.items()}
         kept = {artifact.sha256 for artifact in groups.values()}
         retired = tuple(old for old in self.state.groups.values() if old.sha256 not in kept)
-        self.state = ExchangeState(groups, self.state.rounds_done + 1, retired)
+        self.state = ExchangeState(groups, self.round, retired)
         return {"samples": {upload.client: upload.num_samples for upload in stored}, **result.record}
 
     def publishes(self, phases: Collection[str]) -> bool:
@@ -177,9 +237,11 @@ class Exchange:
 
     def model(self) -> PublishedModel | None:
         """The current global model: a student where it is one, so that everything that takes students takes it."""
-        tensors = self.method.global_model(_Groups(self.state.groups, self._blobs))
-        if tensors is None:
-            return None
+        with self._own.at_work("global_model", self.state.rounds_done):
+            tensors = self.method.global_model(_Groups(self.state.groups, self._blobs))
+            if tensors is None:
+                return None
+            check_tensors("a model", tensors)
         if not self.method.model_is_student:
             header = ExchangeHeader(
                 classes=self.classes, config=self.config, extractor_sha256=self.extractor_sha256
@@ -195,6 +257,16 @@ class Exchange:
             extractor_sha256=self.extractor_sha256,
         )
         return ModelParts(student_header, tensors, Standardiser.of(self.anchor_embeddings), None, None)
+
+    def _check_model(self, state: State, round_number: int) -> None:
+        """A model that is said to be the run's student has its tensors."""
+        with self._own.at_work("global_model", round_number):
+            model = self.method.global_model(state) if self.method.model_is_student else None
+            if model is not None:
+                layout = student_layout(
+                    self.embedding_dim, self.config.hidden, len(self.classes), self.config.norm
+                )
+                check_layout("a student", model, layout)
 
 
 @dataclass(frozen=True)
@@ -217,8 +289,11 @@ class ExchangeRules(UploadRules):
 
     def check_tensors(self, phase: int, tensors: Tensors, known: Background) -> None:
         """Names, shapes, dtypes, finiteness, and what the method knows to be impossible."""
-        check_schema(tensors, self._schema(phase, known.num_samples))
-        flaw = self.method.method.flaw(tensors)
+        try:
+            check_schema(tensors, self._schema(phase, known.num_samples))
+            flaw = self.method.flaw(tensors)
+        except MethodError as error:  # nothing that a client sends stops the coordinator
+            raise InvalidUploadError(str(error), reason=error.reason) from error
         if flaw is not None:
             raise InvalidUploadError(f"no training produces this upload: {flaw}", reason="OUT_OF_RANGE")
 
@@ -238,21 +313,36 @@ class _StoredUpload:
     store: BlobStore
 
     def tensors(self) -> Tensors:
-        return decode(self.store.read(self.artifact.sha256))
+        return _read(self.store, self.artifact)
 
 
 class _Groups(Mapping[str, Tensors]):
-    """A state's groups, each read from disk when it is asked for."""
+    """A state's groups, each read from disk when it is asked for, unless it is among those at hand."""
 
-    def __init__(self, artifacts: Mapping[str, Artifact], blobs: BlobStore) -> None:
+    def __init__(
+        self, artifacts: Mapping[str, Artifact], blobs: BlobStore, at_hand: State = MappingProxyType({})
+    ) -> None:
         self._artifacts = artifacts
         self._blobs = blobs
+        self._at_hand = at_hand
 
     def __getitem__(self, name: str) -> Tensors:
-        return decode(self._blobs.read(self._artifacts[name].sha256))
+        return self._at_hand[name] if name in self._at_hand else _read(self._blobs, self._artifacts[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._artifacts)
+        return iter({**self._artifacts, **self._at_hand})
 
     def __len__(self) -> int:
-        return len(self._artifacts)
+        return len({**self._artifacts, **self._at_hand})
+
+
+def _read(blobs: BlobStore, artifact: Artifact) -> Tensors:
+    """A blob's tensors.
+
+    Raises:
+        DamagedFileError: Also where the disk refuses: whoever asks is a method, which is not to blame.
+    """
+    try:
+        return decode(blobs.read(artifact.sha256))
+    except OSError as error:
+        raise DamagedFileError(f"{blobs.path(artifact.sha256)}: {error.strerror or error}") from error

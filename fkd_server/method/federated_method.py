@@ -150,6 +150,9 @@ class FederatedMethod(Protocol):
             ValueError: The uploads have no aggregate (for example, all weights are zero).
         """
 
+    def sent_by_a_site(self) -> str:
+        """What leaves a site in a run, in a few words of Markdown, for the reader of a model's card."""
+
     def publishes(self, phases: Collection[str]) -> bool:
         """Whether a round with these phases ends with a model to publish."""
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact, BlobStore
+from fkd_common.codecs.statistics import pack_statistics, unpack_statistics
+from fkd_common.codecs.student import pack_model, unpack_model
 from fkd_common.config import Correction, MomentFeatures, RunConfig
 from fkd_common.method.moment_checks import OutputLayer, samples_per_class
 from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
@@ -22,7 +24,7 @@ from fkd_common.method.privacy import nearest_positive_semidefinite
 from fkd_common.method.refinement import REFINED, padded
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
 from fkd_common.method.student_checks import student_flaw
-from fkd_common.method.student_layout import TensorSpec, initial_student
+from fkd_common.method.student_layout import TensorSpec, initial_student, student_layout
 from fkd_common.model_file import ModelHeader, ModelParts
 from fkd_common.pb import types_pb2 as types
 from fkd_common.phases import REFINE_PHASES
@@ -123,9 +125,11 @@ class FkdRtm:
         self.embedding_dim = int(anchor_embeddings.shape[1])
         self._blobs = blobs
         self._uploads = uploads
-        self._refinement = Refinement(config.refine_l2, blobs)
+        self._unpacked: tuple[str, Tensors] = ("", {})
+        self._refinement = Refinement(config, blobs)
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
-        self.state = GlobalState(blobs.put(encode(start)))
+        self.layout = student_layout(self.embedding_dim, config.hidden, self.num_classes, config.norm)
+        self.state = GlobalState(blobs.put(encode(pack_model(start, config.model_codec))))
 
     @property
     def moment_features(self) -> MomentFeatures:
@@ -221,8 +225,16 @@ class FkdRtm:
         """The current student's last layer, where moments contain what it reads: uploads are held against it."""
         if self.moment_features is MomentFeatures.EMBEDDING:
             return None
-        student = decode(self._blobs.read(self.state.student.sha256))
+        student = self.student()
         return OutputLayer(student["output.weight"], student["output.bias"])
+
+    def student(self) -> Tensors:
+        """The current student, as clients unpack it; not to be changed, since every coded upload needs it."""
+        sha256 = self.state.student.sha256
+        if self._unpacked[0] != sha256:
+            packed = decode(self._blobs.read(sha256))
+            self._unpacked = sha256, unpack_model(packed, self.layout, self.config.model_codec)
+        return self._unpacked[1]
 
     # -- closing phases ---------------------------------------------------------------------------
 
@@ -251,6 +263,11 @@ class FkdRtm:
             return self._count_votes({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
         return personal_scores({n: u for n, u in uploads.items() if isinstance(u, VoteUpload)})
 
+    def sent_by_a_site(self) -> str:
+        """See :meth:`FederatedMethod.sent_by_a_site`."""
+        votes = ", predictions on the anchors, moments and votes" if self.config.correction else ""
+        return f"its student's weights{votes}"
+
     def publishes(self, phases: Collection[str]) -> bool:
         """See :meth:`FederatedMethod.publishes`: what a vote has decided."""
         return "votes" in phases
@@ -277,8 +294,7 @@ class FkdRtm:
 
     def _average_students(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Eqs. 14-15, or the robust rule of the run."""
-        current = decode(self._blobs.read(self.state.student.sha256))
-        combined = combine_students(uploads, current, self.config, self._uploads, self.flaw_of_average)
+        combined = combine_students(uploads, self.student(), self.config, self._uploads, self.flaw_of_average)
         self.replace_student(combined.tensors)
         return {
             **combined.record(),
@@ -294,7 +310,7 @@ class FkdRtm:
     def replace_student(self, tensors: Tensors) -> None:
         """W_{t+1}: corrections belong to the student they were computed for, and go with it."""
         self.state = GlobalState(
-            self._blobs.put(encode(tensors)),
+            self._blobs.put(encode(pack_model(tensors, self.config.model_codec))),
             embedding_blocks=self.state.embedding_blocks,
             retired=tuple(self.state.parts().values()),
             trained=True,
@@ -305,7 +321,7 @@ class FkdRtm:
         combined = combine_residuals(uploads, self.config, self._uploads)
         fused = combined.tensors["fused_residuals"]
         fit = fit_anchor_correction(self.anchor_embeddings, fused, self.config.anchor_lambda_grid)
-        artifact = self._blobs.put(encode({"fused_residuals": fused}))
+        artifact = self._put_statistics({"fused_residuals": fused})
         self.state = replace(self.state, fused=artifact, anchor_lambda=fit.strength)
         return {**combined.record(), "anchor_lambda": fit.strength, "loo_r2": fit.loo_r2}
 
@@ -372,15 +388,15 @@ class FkdRtm:
         }
         if not all(np.isfinite(solution).all() for solution in solutions.values()):
             raise ValueError("the pooled moments have no finite solution")
-        artifact = self._blobs.put(encode(solutions))
+        artifact = self._put_statistics(solutions)
         self.state = replace(self.state, moment_solutions=artifact, best_moments="moments.0")
 
     def _begin_ascent(self, pooled: PooledMoments) -> None:
         """Start from the ridge solution whose strength is nearest to the penalty of the refinement."""
         assert self.state.moment_solutions is not None
-        solutions = decode(self._blobs.read(self.state.moment_solutions.sha256))
         nearest = self._refinement.nearest(self.config.lambda_grid)
-        self.state = replace(self.state, ascent=self._refinement.begin(pooled, solutions[f"V.{nearest}"]))
+        start = self._solutions(self.state.moment_solutions)[f"V.{nearest}"]
+        self.state = replace(self.state, ascent=self._refinement.begin(pooled, start))
 
     def gradient_bound(self) -> NDArray[np.float64] | None:
         """(p,) what no member's Σ z² exceeds while the pooled moments are refined: gradients are held against it."""
@@ -431,8 +447,10 @@ class FkdRtm:
         anchors, solution, strength = None, None, 0.0
         state = self.state
         if state.fused is not None:
-            fused = decode(self._blobs.read(state.fused.sha256))["fused_residuals"]
-            anchors = fit_anchor_correction(self.anchor_embeddings, fused, state.anchor_lambda)
+            fused = self._statistics(state.fused, {"fused_residuals": len(self.anchor_embeddings)})
+            anchors = fit_anchor_correction(
+                self.anchor_embeddings, fused["fused_residuals"], state.anchor_lambda
+            )
         if state.moment_solutions is not None:
             solution, strength = self._best_solution(state.moment_solutions)
         header = ModelHeader(
@@ -444,19 +462,33 @@ class FkdRtm:
             anchor_loo_r2=anchors.loo_r2 if anchors is not None else 0.0,
             extractor_sha256=self.extractor_sha256,
         )
-        student = decode(self._blobs.read(state.student.sha256))
-        return ModelParts(header, student, Standardiser.of(self.anchor_embeddings), anchors, solution)
+        return ModelParts(header, self.student(), Standardiser.of(self.anchor_embeddings), anchors, solution)
 
     def _best_solution(self, solutions: Artifact) -> tuple[NDArray[np.float32], float]:
         """V of the moment correction the vote likes best, on all of z, and its strength λ or μ."""
         state, config = self.state, self.config
         p = num_moment_features(config.hidden, self.embedding_dim, config.moment_features)
         if state.best_moments == REFINED and state.refined is not None:
-            V, strength = decode(self._blobs.read(state.refined.sha256))["V"], config.refine_l2
+            refined = self._statistics(state.refined, {"V": self.num_moment_features})
+            V, strength = refined["V"], config.refine_l2
         else:
             index = int((state.best_moments or "moments.0").removeprefix("moments."))
-            V, strength = decode(self._blobs.read(solutions.sha256))[f"V.{index}"], config.lambda_grid[index]
+            V, strength = self._solutions(solutions)[f"V.{index}"], config.lambda_grid[index]
         return padded(V, p), strength
+
+    def _put_statistics(self, tensors: Tensors) -> Artifact:
+        return self._blobs.put(encode(pack_statistics(tensors, self.config.statistics_in_force)))
+
+    def _statistics(self, artifact: Artifact, rows: Mapping[str, int]) -> Tensors:
+        """Matrices of so many rows and C columns, as clients unpack them."""
+        layout = {name: TensorSpec((count, self.num_classes), "float32") for name, count in rows.items()}
+        packed = decode(self._blobs.read(artifact.sha256))
+        return unpack_statistics(packed, layout, self.config.statistics_in_force)
+
+    def _solutions(self, artifact: Artifact) -> Tensors:
+        """ "V.0", "V.1", ... each (p, C)."""
+        p = self.num_moment_features
+        return self._statistics(artifact, {f"V.{i}": p for i in range(len(self.config.lambda_grid))})
 
 
 def personal_scores(uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:

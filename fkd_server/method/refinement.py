@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fkd_common.artifacts import Artifact, BlobStore
+from fkd_common.codecs.statistics import pack_statistics
+from fkd_common.config import RunConfig
 from fkd_common.method.moments import pack_symmetric, unpack_symmetric
 from fkd_common.method.refinement import Ascent, ascend
 from fkd_common.tensors import decode, encode
@@ -36,7 +39,7 @@ class AscentState:
     position: Artifact
     """"W" and "N", (p, C) float64."""
     asked: Artifact
-    """"V", (p, C) float32: where clients compute their gradients."""
+    """"V", (p, C), packed: where clients compute their gradients."""
     t: float = 1.0
 
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -47,14 +50,15 @@ class AscentState:
 class Refinement:
     """Makes the steps of one run."""
 
-    def __init__(self, mu: float, blobs: BlobStore) -> None:
+    def __init__(self, config: RunConfig, blobs: BlobStore) -> None:
         """Nothing is kept but in the states.
 
         Args:
-            mu: Strength μ of the L2 penalty.
+            config: The run configuration.
             blobs: Where tensors are kept.
         """
-        self._mu = mu
+        self._mu = config.refine_l2
+        self._codec = config.statistics_in_force
         self._blobs = blobs
 
     def nearest(self, strengths: tuple[float, ...]) -> int:
@@ -79,9 +83,7 @@ class Refinement:
     def begin(self, pooled: PooledMoments, V: NDArray[np.float32]) -> AscentState:
         """Before the first step, at a solution V, (p, C)."""
         start = V.astype(np.float64)
-        return AscentState(
-            pooled, self._blobs.put(encode({"W": start, "N": start})), self._blobs.put(encode({"V": V}))
-        )
+        return AscentState(pooled, self._blobs.put(encode({"W": start, "N": start})), self._told(V))
 
     def bound(self, state: AscentState) -> NDArray[np.float64]:
         """(p,) what no member's Σ z² exceeds."""
@@ -99,7 +101,7 @@ class Refinement:
             samples: Samples these are of.
 
         Returns:
-            The next state, the solution so far ("V", (p, C) float32), and by how much of its length it moved.
+            The next state, the solution so far ("V", (p, C), packed), and by how much of its length it moved.
 
         Raises:
             ValueError: The solution is not finite.
@@ -113,9 +115,13 @@ class Refinement:
         moved = replace(
             state,
             position=self._blobs.put(encode({"W": after.W, "N": after.N})),
-            asked=self._blobs.put(encode({"V": after.W.astype(np.float32)})),
+            asked=self._told(after.W),
             t=after.t,
         )
-        solution = self._blobs.put(encode({"V": after.N.astype(np.float32)}))
+        solution = self._told(after.N)
         change = float(np.linalg.norm(after.N - at.N) / max(1e-12, float(np.linalg.norm(after.N))))
         return moved, solution, change
+
+    def _told(self, V: NDArray[Any]) -> Artifact:
+        """A solution as clients get it."""
+        return self._blobs.put(encode(pack_statistics({"V": V.astype(np.float32)}, self._codec)))

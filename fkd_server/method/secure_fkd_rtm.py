@@ -14,10 +14,10 @@ import numpy as np
 
 from fkd_common.config import RunConfig
 from fkd_common.method.moments import unpack_symmetric
-from fkd_common.method.student_layout import TensorSpec, student_layout
+from fkd_common.method.student_layout import TensorSpec
 from fkd_common.secure_sum.sharing import ThresholdRule
 from fkd_common.secure_sum.steps import SECURE_STEPS, SecureStep, Step, Summed, phases_of
-from fkd_common.tensors import Tensors, decode
+from fkd_common.tensors import Tensors
 from fkd_server.method.federated_method import (
     Json,
     Participants,
@@ -95,7 +95,7 @@ class SecureFkdRtm(FkdRtm):
         weight = float(total["weight"])
         if not weight > 0:
             raise ValueError("the clients' weights add up to 0: every reliability is below drop_below")
-        average = decode(self._blobs.read(self.state.student.sha256))
+        average = dict(self.student())
         with np.errstate(over="ignore"):  # infinity is a flaw
             for name, spec in self._summand(Summed.STUDENT).items():
                 if name != "weight":
@@ -116,14 +116,10 @@ class SecureFkdRtm(FkdRtm):
         self.solve_pooled(A, B)
         return {"pooled_samples": pooled, "features": self.num_moment_features}
 
-    def _layout(self) -> dict[str, TensorSpec]:
-        config = self.config
-        return student_layout(self.embedding_dim, config.hidden, self.num_classes, config.norm)
-
     def _summand(self, summed: Summed) -> dict[str, TensorSpec]:
         """What a client adds: its weighted student without step counters and its weight, or its complete moments."""
         if summed is Summed.STUDENT:
-            layout = {n: spec for n, spec in self._layout().items() if not spec.dtype.startswith("int")}
+            layout = {n: spec for n, spec in self.layout.items() if not spec.dtype.startswith("int")}
             return {**layout, "weight": TensorSpec((), "float64")}
         p = self.num_moment_features
         return {

@@ -72,7 +72,8 @@ def client_states(status: pb.StatusResponse) -> Table:
     """Who takes part and what each does."""
     table = Table("client", "state", "seen", "doing", box=None, pad_edge=False)
     for client in status.clients:
-        doing = printable(f"{client.activity} {client.progress:.0%}") if client.activity else ""
+        share = f" {client.progress:.0%}" if client.activity and client.state == "working" else ""
+        doing = printable(client.activity + share)
         table.add_row(client.name, client.state, f"{duration(client.last_seen_s)} ago", doing)
     return table
 

@@ -5,8 +5,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fkd_client.task_inputs import check_choice, check_corrections, check_solution, check_student
-from fkd_common.config import MomentFeatures, RunConfig
+from fkd_client.task_inputs import (
+    check_choice,
+    received_fused,
+    received_solution,
+    received_solutions,
+    received_student,
+)
+from fkd_common.codecs.statistics import pack_statistics
+from fkd_common.codecs.student import pack_model
+from fkd_common.config import ModelCodec, MomentFeatures, RunConfig, StatisticsCodec
 from fkd_common.errors import DataError
 from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
@@ -30,12 +38,30 @@ def solved(count=2, p=2 + D + 1):
 
 
 def test_what_fits_is_taken():
-    check_student(student(), PIPELINE)
-    check_corrections(pb.Task(anchor_lambda=10.0), fused(), solved(), MomentFeatures.HIDDEN, PIPELINE)
-    check_corrections(pb.Task(), {}, solved(p=D + 1), MomentFeatures.EMBEDDING, PIPELINE)
-    check_corrections(pb.Task(), {}, {}, MomentFeatures.HIDDEN, PIPELINE)
-    check_solution({"V": np.zeros((2 + D + 1, C), np.float32)}, MomentFeatures.HIDDEN, PIPELINE)
-    check_solution({"V": np.zeros((D + 1, C), np.float32)}, MomentFeatures.EMBEDDING, PIPELINE)
+    received_student(student(), PIPELINE)
+    received_fused(fused(), 10.0, PIPELINE)
+    received_solutions(solved(), MomentFeatures.HIDDEN, PIPELINE)
+    received_solutions(solved(p=D + 1), MomentFeatures.EMBEDDING, PIPELINE)
+    received_solution({"V": np.zeros((2 + D + 1, C), np.float32)}, MomentFeatures.HIDDEN, PIPELINE)
+    received_solution({"V": np.zeros((D + 1, C), np.float32)}, MomentFeatures.EMBEDDING, PIPELINE)
+
+
+def test_what_was_packed_is_unpacked_and_anything_else_refused():
+    config = CONFIG.model_copy(
+        update={"model_codec": ModelCodec.INT8, "statistics_codec": StatisticsCodec.INT16}
+    )
+    coded = SimpleNamespace(config=config, site=SITE)
+    whole = received_student(pack_model(student(), ModelCodec.INT8), coded)
+    assert {name: array.shape for name, array in whole.items()} == {n: a.shape for n, a in student().items()}
+    V = {"V": np.array([[0.5, -0.25]] * 6, np.float32)}
+    np.testing.assert_array_equal(
+        received_solution(pack_statistics(V, StatisticsCodec.INT16), MomentFeatures.HIDDEN, coded)["V"],
+        V["V"],
+    )
+    with pytest.raises(DataError, match="coordinator's student cannot be used: tensor names differ"):
+        received_student(student(), coded)
+    with pytest.raises(DataError, match="coordinator's student cannot be used: tensor names differ"):
+        received_student(pack_model(student(), ModelCodec.INT8), PIPELINE)
 
 
 @pytest.mark.scenario(10, 11)
@@ -51,7 +77,7 @@ def test_what_fits_is_taken():
 )
 def test_a_student_of_another_run_is_refused(changes, named):
     with pytest.raises(DataError, match=named):
-        check_student(student(**changes), PIPELINE)
+        received_student(student(**changes), PIPELINE)
 
 
 @pytest.mark.scenario(11)
@@ -68,9 +94,10 @@ def test_a_student_of_another_run_is_refused(changes, named):
 )
 def test_corrections_of_another_run_are_refused(strength, residuals, solutions):
     with pytest.raises(DataError, match="coordinator's"):
-        check_corrections(
-            pb.Task(anchor_lambda=strength), residuals, solutions, MomentFeatures.HIDDEN, PIPELINE
-        )
+        if residuals:
+            received_fused(residuals, strength, PIPELINE)
+        else:
+            received_solutions(solutions, MomentFeatures.HIDDEN, PIPELINE)
 
 
 @pytest.mark.scenario(11)
@@ -84,7 +111,7 @@ def test_corrections_of_another_run_are_refused(strength, residuals, solutions):
 )
 def test_a_refined_solution_of_another_run_is_refused(solution, named):
     with pytest.raises(DataError, match=f"coordinator's refined moments cannot be used.*{named}"):
-        check_solution(solution, MomentFeatures.HIDDEN, PIPELINE)
+        received_solution(solution, MomentFeatures.HIDDEN, PIPELINE)
 
 
 @pytest.mark.parametrize(

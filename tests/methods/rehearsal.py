@@ -1,4 +1,7 @@
-"""A method played through in memory, without coordinator or network: what tests of one method need."""
+"""A method played through in memory, without coordinator or network: what tests of one method need.
+
+What it returns is held to the same as in a run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from fkd_common.config import RunConfig
 from fkd_common.exchange_method import Aggregate, ExchangeMethod, Federation, Labelled, Record, Site, State
 from fkd_common.method.metrics import accuracy
 from fkd_common.method.student_layout import payload_bytes
-from fkd_common.tensors import Tensors, check_schema
+from fkd_common.own_code import check_aggregate, check_groups, check_layout, checked_layout, model_layout
+from fkd_common.tensors import Tensors
 
 SMALL = {"hidden": (16, 8, 8), "dropout": (0.1, 0.0, 0.0), "batch_size": 16, "local_steps": 20, "lr": 5e-3}
 """A student that learns the synthetic problem in a few rounds of a few milliseconds."""
@@ -43,6 +47,8 @@ class Rehearsal:
 
     def __post_init__(self) -> None:
         self.state = dict(self.method.start())
+        check_groups("a state", self.state)
+        self.model_layout = model_layout(self.state)
 
     def received(self, round_number: int, client: str) -> State:
         names = self.method.broadcast(round_number, client)
@@ -57,13 +63,15 @@ class Rehearsal:
             n_k = len(site.train)
             tensors = self.method.local_update(site, received, number)
             layout = self.method.upload_layout(number, n_k)
-            check_schema(tensors, dict(layout))
+            check_layout("an upload", tensors, checked_layout(layout))
+            check_groups("into site.memory something", site.memory, finite=False)
             assert self.method.flaw(tensors) is None
             uploads.append(Held(site.name, n_k, tensors))
             self.up[site.name] = self.up.get(site.name, 0) + payload_bytes(layout)
             got = sum(array.nbytes for group in received.values() for array in group.values())
             self.down[site.name] = self.down.get(site.name, 0) + got
         result = self.method.aggregate(self.state, uploads, number)
+        check_aggregate(result, self.model_layout)
         for name, tensors in result.groups.items():
             if tensors:
                 self.state[name] = tensors

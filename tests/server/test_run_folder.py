@@ -16,7 +16,7 @@ from fkd_common.errors import DataError, UsageError
 from fkd_common.model_file import decode_model
 from fkd_common.tensors import encode
 from fkd_server.method.federated_method import Json
-from fkd_server.model_card import model_card
+from fkd_server.model_card import Origin, model_card
 from fkd_server.prepare import ANCHORS_FILE, CLASSES_KEY, EXTRACTOR_FILE
 from fkd_server.recorder import Recorder
 from fkd_server.run import Run, assemble
@@ -133,7 +133,7 @@ def test_accuracies_enter_card_and_round(prepared: Path, tmp_path: Path) -> None
     run, _ = finished(prepared)
     folder, model = RunFolder(tmp_path / "evaluated"), run.method.model()
     accuracy: dict[str, Json] = {"student": 0.5, "published": 0.5, "recall": [0.5]}
-    folder.write_card(model_card(model, folder.write_model(model), "run-2", accuracy, 3))
+    folder.write_card(model_card(model, folder.write_model(model), Origin("run-2", 3, ""), accuracy))
     card = (folder.path / "MODEL_CARD.md").read_text()
     assert "| student | 0.5000 |" in card
     assert "| class | recall |\n|---|---|\n| cat | 0.5000 |\n" in card

@@ -101,7 +101,8 @@ function row({ name }) {
     update(client) {
       const [symbol, tone] = STATES[client.state] ?? ["info", "quiet"];
       badge(state, symbol, client.state, tone);
-      const activity = client.activity ? `${format.percent(client.progress, 0)} ${client.activity}` : "–";
+      const share = client.state === "working" ? `${format.percent(client.progress, 0)} ` : "";
+      const activity = client.activity ? share + client.activity : "–";
       TOLD.forEach(({ value, text, title }, index) => {
         say(cells[index], text ? text(value(client)) : activity);
         if (title) cells[index].title = title(client);

@@ -1,0 +1,105 @@
+"""Arrays as zstd frames of their byte planes: all lowest bytes first, then the next; lossless, and bounded on reading.
+
+Exponents and signs resemble each other more than they resemble mantissas, so planes shrink where values do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from fkd_common.errors import InvalidUploadError
+
+_LEVEL = 3
+_MAX_WINDOW = 1 << 23
+"""Bytes a frame may ask a reader to remember."""
+
+
+def squeeze(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """An array's values as one zstd frame, (size,) uint8."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    planes = flat.view(np.uint8).reshape(flat.size, flat.itemsize).T
+    return np.frombuffer(zstandard.ZstdCompressor(level=_LEVEL).compress(planes.tobytes()), dtype=np.uint8)
+
+
+def expand(squeezed: NDArray[np.uint8], count: int, dtype: str) -> NDArray[Any]:
+    """What :func:`squeeze` was given, flat; never more than `count` values are held, whatever the frame says.
+
+    Raises:
+        InvalidUploadError: The frame is damaged, or holds more or fewer values.
+    """
+    item = np.dtype(dtype).itemsize
+    found = bytearray(count * item + 1)
+    filled = 0
+    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(squeezed.tobytes())
+    try:
+        while filled < len(found) and (read := reader.readinto(memoryview(found)[filled:])):
+            filled += read
+    except zstandard.ZstdError as error:
+        raise InvalidUploadError(f"not a readable zstd frame: {error}") from error
+    if filled != count * item:
+        came = "more" if filled > count * item else str(filled)
+        raise InvalidUploadError(
+            f"a packed tensor holds {came} bytes; expected {count * item}", reason="WRONG_SIZE"
+        )
+    planes = np.frombuffer(found, dtype=np.uint8, count=filled).reshape(item, count)
+    return np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
+
+
+class Parts:
+    """The tensors of a packed message, taken out one by one; whatever is left over is one too many."""
+
+    def __init__(self, packed: Mapping[str, NDArray[Any]]) -> None:
+        self._left = dict(packed)
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """A tensor of this shape and dtype.
+
+        Raises:
+            InvalidUploadError: It is missing or another.
+        """
+        array = self._of(name, dtype)
+        if array.shape != shape:
+            raise InvalidUploadError(
+                f"tensor {name!r}: expected shape {shape}, got {array.shape}", reason="WRONG_SHAPE"
+            )
+        return array
+
+    def take_squeezed(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """What a squeezed tensor holds, in this shape and dtype.
+
+        Raises:
+            InvalidUploadError: It is missing, or holds something else.
+        """
+        array = self._of(name, "uint8")
+        if array.ndim != 1:
+            raise InvalidUploadError(
+                f"tensor {name!r}: expected one dimension, got shape {array.shape}", reason="WRONG_SHAPE"
+            )
+        return expand(array, math.prod(shape), dtype).reshape(shape)
+
+    def finish(self) -> None:
+        """Refuse what nobody took.
+
+        Raises:
+            InvalidUploadError: Naming it.
+        """
+        if self._left:
+            raise InvalidUploadError(
+                f"tensor names differ: missing none, unexpected {sorted(self._left)}", reason="WRONG_NAMES"
+            )
+
+    def _of(self, name: str, dtype: str) -> NDArray[Any]:
+        array = self._left.pop(name, None)
+        if array is None:
+            raise InvalidUploadError(f"tensor names differ: missing {name!r}", reason="WRONG_NAMES")
+        if array.dtype != np.dtype(dtype):
+            raise InvalidUploadError(
+                f"tensor {name!r}: expected dtype {dtype}, got {array.dtype}", reason="WRONG_DTYPE"
+            )
+        return array
