@@ -273,7 +273,7 @@ class RunConfig(BaseModel):
     model_codec: ModelCodec = ModelCodec.FP32
     """The averaged student, on its way down."""
     statistics_codec: StatisticsCodec = StatisticsCodec.FP32
-    """Moments, gradients, residuals and solutions, both ways; masked sums, and all of these under noise, as they are."""
+    """Moments, gradients, residuals and solutions, both ways; masked sums, and all under noise, as they are."""
 
     # -- differential privacy of residuals and moments -------------------------------------------
     noise_multiplier: float = Field(0.0, ge=0)
