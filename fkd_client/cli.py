@@ -80,6 +80,7 @@ def _run(settings: ClientSettings) -> int:
     from fkd_client.client import Client, ClientOptions
     from fkd_client.display import display_for
     from fkd_client.report import print_report
+    from fkd_client.teacher_cache import TeacherCache
 
     options = ClientOptions(
         data=settings.data,
@@ -91,6 +92,7 @@ def _run(settings: ClientSettings) -> int:
         patience_s=settings.patience_s,
         runs=settings.runs,
         cache=settings.cache / "embeddings",
+        teach=TeacherCache(settings.cache / "teachers"),
         artifacts=settings.artifacts or settings.cache / "artifacts",
     )
     for signal_name in (signal.SIGTERM, signal.SIGINT):

@@ -41,7 +41,7 @@ class ClientSettings(ProgramSettings):
     runs: Path = RUNS
     """Folder that receives, per run, this client's personal model and report."""
     cache: Path = Field(default_factory=cache_folder)
-    """Folder of cached embeddings."""
+    """Folder of cached embeddings and teachers."""
     artifacts: Path | None = None
     """Folder of cached extractors and anchors (default: artifacts inside the cache)."""
     log_format: LogFormat = LogFormat.AUTO
