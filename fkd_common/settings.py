@@ -22,6 +22,7 @@ from pydantic_settings import (
 from fkd_common.advice import did_you_mean
 from fkd_common.errors import UsageError
 from fkd_common.program import OneSentenceParser
+from fkd_common.yaml_text import yaml_mapping
 
 _Settings = TypeVar("_Settings", bound="ProgramSettings")
 
@@ -110,30 +111,11 @@ def _check_environment(kind: type[ProgramSettings]) -> None:
             raise UsageError(f"the environment has {name}, which is no setting: {meant}")
 
 
-class _Yaml(yaml.SafeLoader):
-    """YAML in which a key that is there twice is a mistake."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key) for key, _ in node.value]
-        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
-        if twice:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{', '.join(twice)} is there twice", node.start_mark
-            )
-        return super().construct_mapping(node, deep)
-
-
 def _read_yaml(kind: type[ProgramSettings], path: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(path.read_text(), Loader=_Yaml)  # noqa: S506  # a SafeLoader
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"configuration file {path} cannot be read: {error}".replace("\n", " ")) from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UsageError(
-            f"configuration file {path}: expected `key: value` lines, got a {type(values).__name__}"
-        )
+        values = yaml_mapping(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"configuration file {path} cannot be read: {error}") from error
     known = {field.alias or name for name, field in kind.model_fields.items()}
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:

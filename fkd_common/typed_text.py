@@ -25,10 +25,13 @@ def _split_assignments(value: object) -> object:
     if not isinstance(value, str):
         return value
     parts = [part.strip() for part in value.split(",") if part.strip()]
-    if any("=" not in part for part in parts):
+    pairs = [tuple(map(str.strip, part.partition("=")[::2])) for part in parts]
+    names = [name for name, _ in pairs]
+    if not all(names) or any("=" not in part for part in parts):
         raise ValueError(f"expected NAME=VALUE,NAME=VALUE, got {value!r}")
-    pairs = [part.split("=", 1) for part in parts]
-    return {name.strip(): _scalar(text.strip()) for name, text in pairs}
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} is there twice in {value!r}")
+    return {name: _scalar(text) for name, text in pairs}
 
 
 def _scalar(text: str) -> object:

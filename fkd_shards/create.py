@@ -17,7 +17,7 @@ from fkd_shards.output import check_output, replaced_whole
 from fkd_shards.partitions import Indices, Partition, PartitionKind
 from fkd_shards.plan import ANCHORS, PUBLIC, TEST, Streams, make_plan, partition_sha256
 from fkd_shards.shard import MANIFEST_FILE, write_shard
-from fkd_shards.source import Split
+from fkd_shards.source import Source, Split
 from fkd_shards.sources import open_source
 
 _LISTED_BAD = 100
@@ -112,11 +112,32 @@ def create(request: CreateRequest) -> Manifest:
             f"{request.source}: training images are {train.images.shape[1:]} and test images "
             f"{test.images.shape[1:]}: give --image-size N"
         )
-    plan = make_plan(
-        train.labels,
+    plan = _plan(request, source, train.source_indices, None if test is None else len(test.labels), streams)
+    with replaced_whole(out) as staging:
+        return _write(staging, request, source.classes, train, test, plan, bad, streams.labels)
+
+
+def check_divisible(request: CreateRequest, source: Source) -> None:
+    """See that a source can be divided as asked, unless images turn out to be bad: none is decoded.
+
+    Raises:
+        DataError: It cannot.
+    """
+    streams = Streams.of(request.seed)
+    train = _chosen(source.train, request, streams.limit)
+    test = None if source.test is None else len(_chosen(source.test, request, streams.limit))
+    _plan(request, source, train, test, streams)
+
+
+def _plan(
+    request: CreateRequest, source: Source, train: Indices, published_test: int | None, streams: Streams
+) -> dict[str, Indices]:
+    """Which of these training samples go where; see :func:`make_plan`."""
+    return make_plan(
+        source.train.labels[train],
         len(source.classes),
-        train.sites,
-        published_test=None if test is None else len(test.labels),
+        None if source.train.sites is None else source.train.sites[train],
+        published_test=published_test,
         test_fraction=request.test_fraction,
         anchors=request.anchors,
         public=request.public,
@@ -125,14 +146,18 @@ def create(request: CreateRequest) -> Manifest:
         streams=streams,
         few_shot=request.few_shot,
     )
-    with replaced_whole(out) as staging:
-        return _write(staging, request, source.classes, train, test, plan, bad, streams.labels)
+
+
+def _chosen(split: Split, request: CreateRequest, rng: np.random.Generator) -> Indices:
+    """Positions of the samples that `limit` leaves."""
+    chosen = np.arange(len(split.labels))
+    if request.limit is None or request.limit >= len(chosen):
+        return chosen
+    return np.sort(rng.permutation(chosen)[: request.limit])
 
 
 def _load(split: Split, request: CreateRequest, rng: np.random.Generator) -> _Samples:
-    chosen = np.arange(len(split.labels))
-    if request.limit is not None and request.limit < len(chosen):
-        chosen = np.sort(rng.permutation(chosen)[: request.limit])
+    chosen = _chosen(split, request, rng)
     loaded = split.pictures.load(chosen, request.image_size)
     kept = chosen[loaded.kept]
     sites = None if split.sites is None else split.sites[kept]

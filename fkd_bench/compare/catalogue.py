@@ -1,30 +1,12 @@
-"""Published methods as tables name them, and configurations of FKD-RTM that have a name; no method is imported."""
+"""What an experiment may call methods: all that are published, configurations of FKD-RTM with a name, their titles."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from fkd_common.config import FKD_RTM
-
-TITLES = {
-    "local": "Local only",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedmd": "FedMD",
-    "feddf": "FedDF",
-    "fedmkd": "FedMKD-style",
-    "fedtkd": "FedTKD-style",
-    "dafkd": "DaFKD-F",
-    "fedgkd": "FedGKD",
-    "fedntd": "FedNTD",
-    "fedict": "FedICT",
-    "pfedfda": "pFedFDA",
-    "fed3r": "FED3R",
-    "fed3r-rf": "FED3R-RF",
-    "central": "Central",
-    FKD_RTM: "FKD-RTM",
-}
-"""In the order of tables: one bound first, ours last."""
+from fkd_common.method_registry import method_class
 
 PRESETS: dict[str, dict[str, Any]] = {
     "literal": {
@@ -51,11 +33,23 @@ ALL = "all"
 """Stands for every published method, FKD-RTM as printed, and FKD-RTM."""
 
 ALL_METHODS: tuple[str | dict[str, Any], ...] = (
-    *(name for name in TITLES if name not in (FKD_RTM, "fed3r-rf", "central")),
+    "local", "fedavg", "fedprox", "fedmd", "feddf", "fedmkd", "fedtkd", "dafkd", "fedgkd", "fedntd", "fedict",
+    "pfedfda", "fed3r",
     {"label": "FED3R-RF 1,000", "method": "fed3r-rf", "options": {"features": 1000}},
     {"label": "FED3R-RF 4,000", "method": "fed3r-rf", "options": {"features": 4000}},
     "central",
     # The extractor is frozen for all methods here; what tuning it gains the personal model is in e06.
     {"label": "FKD-RTM literal", "preset": "literal", "config": {"finetune_scope": "head"}},
     FKD_RTM,
-)
+)  # fmt: skip
+"""In the order of tables: one bound first, ours last."""
+
+
+@lru_cache
+def title_of(method: str) -> str:
+    """A method as tables name it: as its class says.
+
+    Raises:
+        UsageError: It cannot be loaded here.
+    """
+    return "FKD-RTM" if method == FKD_RTM else method_class(method).title

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fkd_bench.compare.bank import EmbeddingBank
-from fkd_bench.compare.cell import Cell
+from fkd_bench.compare.cell import Cell, Division
+from fkd_bench.compare.shared_folder import whole_folder
 from fkd_bench.federation import Federation, FederationResult
 from fkd_bench.narrator import Narrator
 from fkd_bench.settings import BenchSettings
@@ -78,51 +79,60 @@ def run_cell(cell: Cell, workspace: Path, progress: Progress = silent) -> Record
     limit_threads(1)
     own = workspace / "data" / cell.division.id / "cells" / cell.id
     with sole_writer(own, lambda: progress(0.0, "waiting for another process to run the same cell")):
-        federation = _federation(cell, own, workspace, progress)
+        federation, damaged = _federation(cell, own, workspace, progress)
         # What cells share is nobody's time: whoever comes first would pay for all.
         started, cpu = time.perf_counter(), time.process_time()
+        listener = _Listener()
         try:
-            outcome = run_inprocess(federation, _Silent(), _Inline, _shared_teacher)
+            outcome = run_inprocess(federation, listener, _Inline, _shared_teacher)
             folder = federation.folder / "run" / outcome.summary["run_id"]
             record = _record(cell, federation, outcome, folder)
+        except FkdError as error:
+            raise listener.explained(error) from error
         finally:
             shutil.rmtree(federation.folder, ignore_errors=True)
     record["seconds"]["wall"] = round(time.perf_counter() - started, 2)
     record["seconds"]["cpu"] = round(time.process_time() - cpu, 2)
+    record["remarks"] = [f"{path} was damaged and has been made anew" for path in damaged]
     return record
 
 
 # -- what cells share -----------------------------------------------------------------------------
 
 
-def _federation(cell: Cell, own: Path, workspace: Path, progress: Progress) -> Federation:
-    """Shards, extractor, anchors and embeddings of a cell's data, made by whoever comes first."""
+def _federation(cell: Cell, own: Path, workspace: Path, progress: Progress) -> tuple[Federation, list[Path]]:
+    """Shards, extractor, anchors and embeddings of a cell's data, made by whoever comes first.
+
+    Returns:
+        The federation, and what was found damaged and has been made anew.
+    """
     division = cell.division
     settings = BenchSettings.model_construct(
         clients=division.clients, extractor=division.extractor, data=division.data, threads=1
     )
     shared = workspace / "data" / division.id
+    shards, prepared = shared / "shards", shared / "prepared"
     with sole_writer(shared, lambda: progress(0.0, "waiting for another process to divide the same data")):
-        if not (shared / "shards" / MANIFEST_FILE).exists():
-            shared.mkdir(parents=True, exist_ok=True)
-            create(division.create_request(shared / "dividing"))
-            (shared / "dividing").rename(shared / "shards")
-        manifest = Manifest.read(shared / "shards" / MANIFEST_FILE)
-        prepared, shards_folder = shared / "prepared", shared / "shards"
-        if not prepared.exists():
-            anchors, public = shards_folder / "anchors", shards_folder / "public"
-            prepare(division.extractor, anchors, public, shared / "preparing", division.seed, 1)
-            (shared / "preparing").rename(prepared)
+        shared.mkdir(parents=True, exist_ok=True)
+        damaged = [
+            *whole_folder(shards, lambda out: create(division.create_request(out))),
+            *whole_folder(prepared, lambda out: _prepare(division, shards, out)),
+        ]
+        manifest = Manifest.read(shards / MANIFEST_FILE)
         federation = Federation(settings, cell.config, own, manifest, prepared)
         blob = (prepared / EXTRACTOR_FILE).read_bytes()
-        shards = [read_shard(shards_folder / name) for name in (*federation.client_names, "test")]
+        parts = [read_shard(shards / name) for name in (*federation.client_names, "test")]
         bank = EmbeddingBank(workspace / "bank", sha256_hex(blob), division.data_sha256)
-        bank.fill(shared / "cache" / "embeddings", load_extractor(blob), shards, progress)
+        damaged += bank.fill(shared / "cache" / "embeddings", load_extractor(blob), parts, progress)
     shutil.rmtree(own, ignore_errors=True)  # a process that was killed may have left half a run
     own.mkdir(parents=True)
     for name in ("shards", "cache"):
         (own / name).symlink_to(shared / name)
-    return federation
+    return federation, damaged
+
+
+def _prepare(division: Division, shards: Path, out: Path) -> None:
+    prepare(division.extractor, shards / "anchors", shards / "public", out, division.seed, 1)
 
 
 _teachers: OrderedDict[str, Teacher] = OrderedDict()
@@ -152,11 +162,25 @@ def _shared_teacher(
     return _teachers[key]
 
 
-class _Silent(Narrator):
-    """Keeps the log and says nothing: the grid speaks."""
+class _Listener(Narrator):
+    """Keeps the log, and what went wrong at sites; says nothing else: the grid speaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failures: dict[str, str] = {}
 
     def say(self, text: str, style: str = "") -> None:
         """Nothing."""
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Remember what each site's first failed task said."""
+        if event.get("event") == "task_failed":
+            print(f"{event['client']}, round {event['round']}: {event['detail']}", flush=True)
+            self._failures.setdefault(event["client"], event["detail"])
+
+    def explained(self, error: FkdError) -> FkdError:
+        """What a run ended with, and what the site that failed first had said."""
+        return next((FkdError(f"{error}; {site}: {said}") for site, said in self._failures.items()), error)
 
 
 @dataclass

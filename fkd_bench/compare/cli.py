@@ -8,20 +8,24 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from fkd_bench.compare.cell import Cell, Record
+from fkd_bench.compare.checks import check_cells
+from fkd_bench.compare.disk_space import full_disk_said
 from fkd_bench.compare.durations import Durations
 from fkd_bench.compare.experiment import Experiment
 from fkd_bench.compare.grid import RUN_CELL, run_grid
 from fkd_bench.compare.pool import ProcessPool
 from fkd_bench.compare.ready import find_experiment, list_of_experiments
 from fkd_bench.compare.result_cache import ResultCache
-from fkd_bench.compare.results_folder import REPORT_FILE, TABLE_FILE, ResultsFolder
+from fkd_bench.compare.results_folder import REPORT_FILE, TABLE_FILE, ResultsFolder, check_publishable
 from fkd_bench.compare.selection import forecast, selected, table_of_cells
 from fkd_bench.compare.settings import CACHE, CompareSettings, compare_parser, compare_settings
-from fkd_bench.compare.span import cells_of, check_methods, reported
+from fkd_bench.compare.shared_folder import sweep
+from fkd_bench.compare.span import cells_of, reported
 from fkd_bench.compare.tracking import Track, mlflow_tracker, tensorboard_tracker
 from fkd_bench.compare.watching import watch_for
 from fkd_bench.compare.worker import Workers
 from fkd_common.errors import ExitCode, FkdError
+from fkd_common.stop_signals import stop_signals_raised
 
 _PLAIN_WIDTH = 240
 
@@ -44,7 +48,14 @@ def compare(arguments: list[str], run_cell: str = RUN_CELL) -> int:
         _wide_console().print(list_of_experiments())
         return ExitCode.OK
     settings = compare_settings(flags)
+    with stop_signals_raised(), full_disk_said(settings.out):
+        return _compare(settings, run_cell)
+
+
+def _compare(settings: CompareSettings, run_cell: str) -> int:
     experiment, content = find_experiment(settings.experiment)
+    if settings.publish is not None:
+        check_publishable(experiment)
     folder = ResultsFolder(settings.out / experiment.name)
     if settings.report_only:
         _report(settings, experiment, folder, folder.records())
@@ -52,15 +63,16 @@ def compare(arguments: list[str], run_cell: str = RUN_CELL) -> int:
     cells = cells_of(experiment, settings.variables, settings.seeds)
     chosen = selected(cells, settings.methods, settings.only)
     cache = ResultCache(settings.out / CACHE)
+    check_cells((cell for cell in chosen if cache.finished(cell) is None), experiment.where)
     if settings.dry_run:
         durations = Durations(cache.all_finished())
         _wide_console().print(table_of_cells(chosen, cache, durations))
         print(forecast(chosen, cache, durations, settings.local_workers, experiment.minutes))
         return ExitCode.OK
-    check_methods(cell for cell in chosen if cache.finished(cell) is None)
     trackers = _trackers(settings)
     workers = _workers(settings, cache, run_cell)
     every = {cell.id: cell for cell in (*cells_of(experiment, settings.variables), *cells)}
+    sweep(cache.workspace)
     try:
         run_grid(chosen, cache, workers, watch_for(workers.count))
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from fkd_bench.compare.cell import Cell, Record
@@ -25,8 +26,9 @@ class Durations:
         seconds = (record.get("seconds") or {}).get("wall")
         if record.get("error") or not seconds:
             return
-        rate = seconds / _work(record["config"], record["clients"])
-        self._rates.setdefault((record["method"], record["dataset"]), []).append(rate)
+        with suppress(KeyError, TypeError):  # a record that others wrote
+            rate = seconds / _work(record["config"], record["clients"])
+            self._rates.setdefault((record["method"], record["dataset"]), []).append(rate)
 
     def expected(self, cell: Cell) -> float | None:
         """Seconds a cell will take by those of its method on its data set, scaled by mini-batches; None without one."""

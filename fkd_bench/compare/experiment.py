@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fkd_bench.compare.catalogue import ALL, ALL_METHODS, PRESETS, TITLES
+from fkd_bench.compare.catalogue import ALL, ALL_METHODS, PRESETS
 from fkd_bench.compare.measures import MEASURES
 from fkd_common.advice import did_you_mean
-from fkd_common.config import FKD_RTM, RunConfig
+from fkd_common.config import FKD_RTM, FKD_RTM_KEYS, RunConfig
 from fkd_common.errors import UsageError
-from fkd_common.method_registry import known_methods
+from fkd_common.method_registry import READ_BY_ALL, known_methods
+from fkd_common.yaml_text import yaml_mapping
 from fkd_shards.partitions import Partition
 
 DATA_AXIS = "data"
+MOST_CELLS = 10_000
 _SAID_ELSEWHERE = {
     "seed": "give `seeds: [...]`",
     "method": "list it under `methods`",
@@ -48,7 +50,7 @@ class MethodSpec(_Part):
 
     method: str = FKD_RTM
     label: str = ""
-    """As tables show it (default: the method's title)."""
+    """As tables show it (default: the title of the method's class)."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Hyper-parameters of another method than FKD-RTM."""
     preset: str = ""
@@ -57,9 +59,9 @@ class MethodSpec(_Part):
     """Keys of the run configuration, for this row only."""
 
     @property
-    def title(self) -> str:
-        """Its name in tables."""
-        return self.label or TITLES.get(self.method, self.method)
+    def named(self) -> str:
+        """What a message about its entry calls it."""
+        return self.label or self.method
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -99,6 +101,8 @@ class Experiment(DivisionSpec):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Of its file, without the ending."""
+    where: str
+    """Its file, for messages."""
     title: str
     question: str = ""
     """What it answers."""
@@ -112,7 +116,7 @@ class Experiment(DivisionSpec):
     methods: list[MethodSpec] = Field(min_length=1)
     columns: str = ""
     """The axis whose values are the columns of tables."""
-    metrics: tuple[str, ...] = ("global", "personal_matched")
+    metrics: tuple[str, ...] = Field(("global", "personal_matched"), min_length=1)
     """What tables show."""
     minutes: float | None = Field(None, gt=0)
     """Measured on 2 cores."""
@@ -144,15 +148,26 @@ class Experiment(DivisionSpec):
         """
         try:
             values = _mapping(content)
-            _check_words(values, [key for key in cls.model_fields if key != "name"], "unknown key")
+            _check_words(
+                values, [key for key in cls.model_fields if key not in ("name", "where")], "unknown key"
+            )
             listed = _spelled_out(values.get("methods"))
-            experiment = cls.model_validate({**values, "methods": listed, "name": name})
+            experiment = cls.model_validate({**values, "methods": listed, "name": name, "where": where})
+            check_numbers(values, experiment)
+            for data, spec in experiment.data.items():
+                check_numbers(values["data"][data], spec)
+            check_count(experiment.count())
             _check_meaning(experiment)
         except ValidationError as error:
             raise UsageError(f"experiment {where}: {sentence_of(error)}") from error
         except UsageError as error:
             raise UsageError(f"experiment {where}: {error}") from error
         return experiment
+
+    def count(self, seeds: Sequence[int] | None = None) -> int:
+        """How many cells it spans, with its seeds or others."""
+        values = [len(self.seeds if seeds is None else seeds), *map(len, self.spanned.values())]
+        return math.prod(values) * len(self.methods)
 
     @property
     def spanned(self) -> dict[str, list[Any]]:
@@ -178,30 +193,49 @@ def sentence_of(error: ValidationError) -> str:
     return f"{place} = {first['input']!r}: {message[0].lower()}{message[1:]}"
 
 
+def check_count(cells: int) -> None:
+    """See that a grid is none that nobody meant.
+
+    Raises:
+        UsageError: It has more cells than :data:`MOST_CELLS`.
+    """
+    if cells > MOST_CELLS:
+        raise UsageError(
+            f"{cells:,} cells (seeds x values of each axis x methods) are more than {MOST_CELLS:,}: divide them "
+            "among several files with fewer seeds or values each; those in one --out share what they have in common"
+        )
+
+
 def _mapping(content: str) -> dict[str, Any]:
     try:
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(content)
-    except yaml.YAMLError as error:
-        raise UsageError(f"it is no YAML: {error}".replace("\n", " ")) from error
-    if not isinstance(values, dict) or root is None:
-        raise UsageError(f"expected `key: value` lines, got a {type(values).__name__}")
-    if twice := _twice(root):
-        raise UsageError(f"{twice} is there twice")
-    return values
+        return yaml_mapping(content)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
-def _twice(node: yaml.Node) -> str:
-    """A key that a mapping somewhere below has twice; empty if none has."""
-    below: Iterable[yaml.Node] = ()
-    if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value]
-        if twice := next((key for key in keys if keys.count(key) > 1), ""):
-            return str(twice)
-        below = [value for _, value in node.value]
-    elif isinstance(node, yaml.SequenceNode):
-        below = node.value
-    return next(filter(None, map(_twice, below)), "")
+def check_numbers(given: Mapping[str, Any], parsed: BaseModel) -> None:
+    """See that nobody wrote yes or no where a number is expected, which would count as 1 or 0.
+
+    Args:
+        given: Values by name, as they were written.
+        parsed: What they became.
+
+    Raises:
+        UsageError: Somebody did.
+    """
+    for name in given.keys() & type(parsed).model_fields.keys():
+        became = list(_leaves(getattr(parsed, name)))
+        for value in _leaves(given[name]):
+            if isinstance(value, bool) and not any(value is other for other in became):
+                raise UsageError(f"{name} = {str(value).lower()}: a number expected, got a truth value")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def _spelled_out(methods: Any) -> list[Any]:
@@ -219,21 +253,20 @@ def _check_meaning(experiment: Experiment) -> None:
     Raises:
         UsageError: It is wrong.
     """
-    known = {*known_methods(), *TITLES}
+    known = known_methods()
     for method in experiment.methods:
         _check_words([method.method], known, "methods: unknown method")
         if method.preset:
-            _check_words([method.preset], PRESETS, f"{method.title}: unknown preset")
+            _check_words([method.preset], PRESETS, f"{method.named}: unknown preset")
         if method.preset and method.method != FKD_RTM:
-            raise UsageError(f"{method.title}: a preset is for {FKD_RTM} alone")
-        _check_config_keys(method.config, method.title)
+            raise UsageError(f"{method.named}: a preset is for {FKD_RTM} alone")
+        _check_config_keys(method.config, method.named)
+        if method.method != FKD_RTM:
+            for key in method.config.keys() & FKD_RTM_KEYS - READ_BY_ALL:
+                raise UsageError(f"{method.named}: {key} is read by {FKD_RTM} alone: leave it out")
         for axis in experiment.axes:
             if axis in method.settings:
-                raise UsageError(f"{method.title} sets {axis}, which is an axis: leave it to one of them")
-    titles = [method.title for method in experiment.methods]
-    for title in titles:
-        if titles.count(title) > 1:
-            raise UsageError(f"methods: {title} is there twice: give one of them another label")
+                raise UsageError(f"{method.named} sets {axis}, which is an axis: leave it to one of them")
     _check_config_keys(experiment.common, "common")
     spoken_for = (*DivisionSpec.model_fields, DATA_AXIS)
     for axis, values in experiment.axes.items():
@@ -243,9 +276,19 @@ def _check_meaning(experiment: Experiment) -> None:
             raise UsageError(f"axes: {axis} has no values")
     _check_words(experiment.axes.get(DATA_AXIS, ()), experiment.data, "axes: unknown data set")
     _check_words(experiment.metrics, MEASURES, "unknown metric")
+    for key, listed in {"seeds": experiment.seeds, "metrics": experiment.metrics, **experiment.axes}.items():
+        _check_once(map(str, listed), key)
     if experiment.columns and experiment.columns not in experiment.spanned:
         axes = ", ".join(experiment.spanned) or "none"
         raise UsageError(f"columns = {experiment.columns!r} is no axis: the axes are {axes}")
+
+
+def _check_once(words: Iterable[str], where: str) -> None:
+    seen = set()
+    for word in words:
+        if word in seen:
+            raise UsageError(f"{where}: {word} is there twice")
+        seen.add(word)
 
 
 def _check_config_keys(keys: Iterable[str], where: str, known: Iterable[str] = ()) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from fkd_bench.compare.cell import Cell, Record
@@ -30,10 +31,14 @@ def run_grid(cells: Sequence[Cell], cache: ResultCache, workers: Workers, watch:
     to_run = [cell for cell in cells if cache.finished(cell) is None]
     durations = Durations(cache.all_finished())
     watch.begin(len(cells), to_run, durations)
+    for method, count in Counter(cell.method for cell in to_run if cache.outdated(cell)).items():
+        watch.say(f"{method} has been edited since: {count} of its cells run again")
     ended: list[Record] = []
     try:
         for cell, record in workers.run(Schedule(to_run), watch) if to_run else ():
             ended.append(cache.keep(cell, record))
+            for remark in record.get("remarks") or ():
+                watch.say(remark)
             watch.ended(cell, ended[-1])
     finally:
         watch.close()

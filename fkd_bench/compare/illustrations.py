@@ -60,8 +60,9 @@ _BY_PANEL: tuple[tuple[str, str, str, Callable[[Sequence[Record], Look, str], Fi
     (
         "accuracy-by-round",
         "Accuracy by round",
-        "Global model on the whole test set after each round, mean over seeds (band: one standard deviation of the "
-        "emphasised method). A single mark is a method of one exchange; † is the mean of clients' models. "
+        "The global model that a site would use after each round, the last one published, on the whole test set: mean "
+        "over seeds (band: one standard deviation of the emphasised method). A single mark is a method that publishes "
+        "once; † is the mean of clients' models. "
         "Beginnings far below the final accuracies are cut off.",
         plots.accuracy_by_round,
     ),
@@ -95,8 +96,8 @@ _BY_PANEL: tuple[tuple[str, str, str, Callable[[Sequence[Record], Look, str], Fi
     (
         "reliability",
         "Reliability of the global model",
-        "Accuracy where the model is so confident, seeds pooled, with the expected calibration error; below the "
-        "dashed line it is too confident. Bins with less than 0.5 % of the predictions are left out.",
+        "Accuracy where the model is so confident, seeds pooled, with the expected calibration error; below the dashed "
+        "line, where both are equal, it is too confident. Bins with less than 0.5 % of the predictions are left out.",
         site_plots.reliability,
     ),
     (

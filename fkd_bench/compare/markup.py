@@ -7,7 +7,7 @@ import re
 from fkd_bench.compare.tables import Entry, Table
 from fkd_common.printable import printable
 
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~$^!])")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~$!])")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",

@@ -152,15 +152,23 @@ class Point:
 def curve(record: Record) -> list[Point]:
     """The rounds after which the cell was scored; the last one with its final accuracy, if nothing else is known.
 
-    Without a global model it is the mean of the clients' models on the whole test set.
+    What counts is the model that a site would use: of a method that publishes one after some rounds, the last one
+    published, and nothing before the first. Without a global model it is the mean of the clients' models on the whole
+    test set.
     """
     rounds: Sequence[Record] = record.get("rounds") or ()
     clients_only = lacks_global_model(record)
-    points = []
+    publishes = any(number(entry, "accuracies", "published") is not None for entry in rounds)
+    points: list[Point] = []
     for entry in rounds:
-        score = number(entry, "accuracy")
-        if score is None and clients_only:
+        if publishes:
+            score = number(entry, "accuracies", "published")
+            if score is None and points:
+                score = points[-1].accuracy / 100
+        elif clients_only:
             score = number(entry, "accuracies", "personal_full")
+        else:
+            score = number(entry, "accuracy")
         if score is None and entry is rounds[-1]:
             score = number(record, "accuracy", "personal_full" if clients_only else "global")
         if score is not None:

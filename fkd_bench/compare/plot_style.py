@@ -37,6 +37,7 @@ MARKERS = ("o", "s", "^", "D")
 
 WIDTH, LEFT = 4.2, 0.62
 """Inches, about what a phone shows at full size; and those left of axes with numbers."""
+TITLE_LEFT = 0.1
 SMALL, SIZE = 8.0, 8.8
 """Points."""
 LONGEST_LABEL = 22
@@ -152,11 +153,10 @@ def axes(
 ) -> tuple[Figure, Axes]:
     """A figure with one pair of axes; margins in inches, the same on every machine."""
     figure = Figure(figsize=(WIDTH, height))
-    top = 0.3 if title else 0.12
-    ax = figure.add_axes(
-        (left / WIDTH, bottom / height, (WIDTH - left - right) / WIDTH, (height - bottom - top) / height)
-    )
-    ax.set_title(title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…")
+    top, inner = 0.3 if title else 0.12, WIDTH - left - right
+    ax = figure.add_axes((left / WIDTH, bottom / height, inner / WIDTH, (height - bottom - top) / height))
+    shown = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…"
+    ax.set_title(shown, x=(TITLE_LEFT - left) / inner)  # where names take much room, it needs theirs
     ax.tick_params(labelsize=SMALL)
     ax.patch.set_visible(False)
     return figure, ax

@@ -94,8 +94,10 @@ class _Worker:
         except (EOFError, OSError):
             self.alive = False
             self.process.join(_STOP_S)
-            log = self._logs / f"{cell.id}.log"
-            record = cell.failed(f"its process ended with {_ending(self.process.exitcode)}, see {log}")
+            log = f"{self._logs.name}/{cell.id}.log"
+            record = cell.failed(
+                f"its process ended with {_ending(self.process.exitcode)}, see {log} in the cache"
+            )
         return cell, record
 
     def stop(self) -> None:

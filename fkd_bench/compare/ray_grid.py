@@ -15,6 +15,7 @@ from typing import Any
 from fkd_bench.compare.cell import Cell, Record
 from fkd_bench.compare.pool import forget_settings
 from fkd_bench.compare.schedule import Schedule
+from fkd_bench.compare.shared_folder import sweep
 from fkd_bench.compare.worker import Watch, record_of
 from fkd_common.errors import UnreachableError, UsageError
 from fkd_common.places import cache_folder
@@ -114,6 +115,7 @@ class _Actor:
         forget_settings()
         self._run_cell = run_cell
         self._workspace = Path(workspace) if workspace is not None else cache_folder() / "compare"
+        sweep(self._workspace)
 
     def run(self, cell: Cell) -> Record:
         """See :func:`fkd_bench.compare.worker.record_of`."""

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from fkd_bench.compare.durations import as_time
 from fkd_bench.compare.experiment import Experiment
-from fkd_bench.compare.span import cells_of
 from fkd_common.advice import did_you_mean
 from fkd_common.errors import UsageError
 from fkd_common.printable import printable
@@ -50,6 +49,5 @@ def list_of_experiments() -> Table:
     for name, content in ready_experiments().items():
         experiment = Experiment.parse(content, name, name)
         cost = "not measured" if experiment.minutes is None else as_time(60 * experiment.minutes)
-        count = str(len(cells_of(experiment, None)))
-        table.add_row(Text(name), count, cost, Text(printable(experiment.title)))
+        table.add_row(Text(name), str(experiment.count()), cost, Text(printable(experiment.title)))
     return table

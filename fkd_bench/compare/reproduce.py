@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -9,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fkd_bench.compare.cell import Cell, Record, as_text
+from fkd_bench.compare.checks import check_cells
+from fkd_bench.compare.disk_space import full_disk_said
 from fkd_bench.compare.experiment import Experiment
 from fkd_bench.compare.grid import RUN_CELL, run_grid
 from fkd_bench.compare.measures import number
@@ -16,11 +20,13 @@ from fkd_bench.compare.pool import ProcessPool
 from fkd_bench.compare.result_cache import ResultCache
 from fkd_bench.compare.results_folder import BYTE_COUNTS, CELLS_FILE, EXPERIMENT_FILE, NUMBERS, read_cells_csv
 from fkd_bench.compare.settings import variables_with
-from fkd_bench.compare.span import cells_of, check_methods
+from fkd_bench.compare.shared_folder import sweep
+from fkd_bench.compare.span import cells_of
 from fkd_bench.compare.watching import watch_for
 from fkd_common.errors import ExitCode, FkdError, UsageError
-from fkd_common.given_path import given_path
+from fkd_common.given_path import given_folder, given_path
 from fkd_common.program import OneSentenceParser
+from fkd_common.stop_signals import stop_signals_raised
 
 _TIME = "seconds"
 _HASHES = ("config_hash", "partition_hash", "model_hash")
@@ -58,12 +64,12 @@ def reproduce(arguments: list[str], run_cell: str = RUN_CELL) -> int:
         "--cell", metavar="N|LABEL/.../SEED", help="row of cells.csv, from 1, or what it says (the cheapest)"
     )
     parser.add_argument(
-        "--tolerance", type=float, default=0.01, help="largest difference of accuracies (0.01)"
+        "--tolerance", type=_share, default=0.01, help="largest difference of accuracies (0.01)"
     )
     parser.add_argument(
         "--data-folder", type=given_path, metavar="DIR", help="where data lie; else $FKD_DATA"
     )
-    parser.add_argument("--out", type=given_path, metavar="DIR", help="keep what the run leaves there")
+    parser.add_argument("--out", type=given_folder, metavar="DIR", help="keep what the run leaves there")
     flags = parser.parse_args(arguments)
     rows = read_cells_csv(flags.folder / CELLS_FILE)
     row = chosen_row(rows, flags.cell)
@@ -73,18 +79,31 @@ def reproduce(arguments: list[str], run_cell: str = RUN_CELL) -> int:
         str(flags.folder / EXPERIMENT_FILE),
     )
     cell = _cell_of(experiment, row, variables_with(flags.data_folder))
-    check_methods([cell])
+    check_cells([cell], experiment.where)
     print(f"running {cell} again (took {float(row[_TIME] or 0):.0f} s)", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        cache = ResultCache(flags.out or Path(folder))
+    with stop_signals_raised(), tempfile.TemporaryDirectory() as folder:
+        place = flags.out or Path(folder)
+        cache = ResultCache(place)
         pool = ProcessPool(run_cell, cache.workspace, cache.logs, 1)
-        run_grid([cell], cache, pool, watch_for(1))
+        with full_disk_said(place):
+            sweep(cache.workspace)
+            run_grid([cell], cache, pool, watch_for(1))
         (record,) = cache.records([cell])
     if record["error"]:
         raise FkdError(f"{cell} failed: {record['error']}")
     found = agreement(row, record, flags.tolerance)
     print("\n".join(found.lines))
     return ExitCode.OK if found.holds else ExitCode.FAILURE
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"a number from 0 to 1 expected, got {text!r}")
+    return value
 
 
 def chosen_row(rows: Sequence[Mapping[str, str]], asked: str | None) -> Mapping[str, str]:

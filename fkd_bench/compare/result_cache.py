@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fkd_bench.compare.cell import Cell, Record
+from fkd_bench.compare.method_source import source_sha256
+from fkd_bench.compare.record_shape import record_from
 from fkd_common.artifacts import write_atomically
 
 _FAILED = ".failed.json"
+_SOURCE = "method_source_sha256"
+"""Where a record says what somebody else's method was made of."""
 
 
 class ResultCache:
@@ -31,8 +35,21 @@ class ResultCache:
         """What every cell said, by its id."""
 
     def finished(self, cell: Cell) -> Record | None:
-        """The record of a cell that has finished, as the experiment at hand calls it; None if it has not."""
-        return _read(self._cells / f"{cell.id}.json", cell)
+        """The record of a cell that has finished, as the experiment at hand calls it.
+
+        None if it has not, or if its method is somebody else's and has been edited since.
+        """
+        record = _read(self._cells / f"{cell.id}.json", cell)
+        return None if record is None or self._edited(cell, record) else record
+
+    def outdated(self, cell: Cell) -> bool:
+        """Whether a cell had finished before its method was edited."""
+        record = _read(self._cells / f"{cell.id}.json", cell)
+        return record is not None and self._edited(cell, record)
+
+    @staticmethod
+    def _edited(cell: Cell, record: Record) -> bool:
+        return str(record.get(_SOURCE, "")) != source_sha256(cell.method)
 
     def records(self, cells: Iterable[Cell]) -> list[Record]:
         """Records of the cells that have finished or, at last, failed."""
@@ -47,6 +64,8 @@ class ResultCache:
         """
         self._cells.mkdir(parents=True, exist_ok=True)
         plain = _plain({**record, **cell.head()})
+        if source := source_sha256(cell.method):
+            plain[_SOURCE] = source
         failure = self._cells / f"{cell.id}{_FAILED}"
         path = failure if record.get("error") else self._cells / f"{cell.id}.json"
         write_atomically(path, json.dumps(plain).encode())
@@ -62,12 +81,10 @@ class ResultCache:
 
 
 def _read(path: Path, cell: Cell | None = None) -> Record | None:
-    """A record; None where there is none, or it is no JSON object."""
+    """A record; None where there is none, or it is damaged."""
     try:
-        record = json.loads(path.read_bytes())
+        record = record_from(path.read_bytes())
     except (OSError, ValueError):
-        return None
-    if not isinstance(record, dict):
         return None
     return record if cell is None else {**record, **cell.head()}
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fkd_bench.compare.cell import Record, as_text
+from fkd_bench.compare.experiment import Experiment
 from fkd_bench.compare.measures import number
+from fkd_bench.compare.record_shape import record_from
+from fkd_bench.compare.source_files import DATA_FOLDER
 from fkd_common.artifacts import write_atomically
 from fkd_common.csv_text import csv_cell
 from fkd_common.errors import DataError, UsageError
@@ -33,6 +38,9 @@ NUMBERS: Mapping[str, tuple[str, ...]] = {
 }
 """Columns of cells.csv, and where a record has them."""
 BYTE_COUNTS = ("up", "down")
+_WHOLE = re.compile(r"\d{1,18}")
+_NUMBER = re.compile(r"|\d{1,18}(\.\d{1,25})?([eE][+-]?\d{1,2})?")
+"""Empty where there is none."""
 _FACTS = (
     "label",
     "dataset",
@@ -72,11 +80,12 @@ class ResultsFolder:
         """
         path = self.path / RESULTS_FILE
         try:
-            return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+            lines = path.read_text().splitlines()
         except FileNotFoundError:
             raise DataError(f"no results in {self.path}: run the experiment first") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}") from error
+        return [_record(path, place, line) for place, line in enumerate(lines, start=1) if line.strip()]
 
     def publish(self, records: Sequence[Record], target: Path) -> None:
         """Copy what is small and lasts: tables, figures, the report, the experiment and a row per cell.
@@ -92,17 +101,42 @@ class ResultsFolder:
         if not finished:
             raise UsageError("no cell has finished, so there is nothing to publish")
         target.mkdir(parents=True, exist_ok=True)
-        for name in (*_COPIED, EXPERIMENT_FILE):
-            shutil.copyfile(self.path / name, target / name)
-        shutil.rmtree(target / _FIGURES, ignore_errors=True)
-        (target / _FIGURES).mkdir()
-        for figure in sorted((self.path / _FIGURES).glob("*.svg")):
-            shutil.copyfile(figure, target / _FIGURES / figure.name)
-        report = self.path / REPORT_FILE
-        (target / REPORT_FILE).unlink(missing_ok=True)
-        if report.stat().st_size < LARGEST_REPORT:
-            shutil.copyfile(report, target / REPORT_FILE)
-        (target / CELLS_FILE).write_text(cells_csv(finished))
+        with tempfile.TemporaryDirectory(dir=target, prefix=".publishing-") as staging:
+            new = Path(staging)
+            for name in (*_COPIED, EXPERIMENT_FILE):
+                shutil.copyfile(self.path / name, new / name)
+            shutil.copytree(self.path / _FIGURES, new / _FIGURES)
+            if (self.path / REPORT_FILE).stat().st_size < LARGEST_REPORT:
+                shutil.copyfile(self.path / REPORT_FILE, new / REPORT_FILE)
+            (new / CELLS_FILE).write_text(cells_csv(finished))
+            (target / REPORT_FILE).unlink(missing_ok=True)
+            shutil.rmtree(target / _FIGURES, ignore_errors=True)
+            for made in list(new.iterdir()):
+                made.replace(target / made.name)
+
+
+def _record(path: Path, place: int, line: str) -> Record:
+    try:
+        return record_from(line)
+    except ValueError as error:
+        raise DataError(
+            f"{path}, line {place}, is no record ({error}): the same command without --report-only writes it anew"
+        ) from error
+
+
+def check_publishable(experiment: Experiment) -> None:
+    """See that an experiment says nothing of this machine, and can be repeated on another.
+
+    Raises:
+        UsageError: Data or an extractor lie at an absolute path.
+    """
+    for name, spec in experiment.data.items():
+        for key, text in (("source", spec.source.rpartition(":")[2]), ("extractor", spec.extractor)):
+            if text.startswith(("/", "~")):
+                raise UsageError(
+                    f"experiment {experiment.where}: data.{name}.{key} = {text} is a place of this machine: to "
+                    f"publish, write ${{{DATA_FOLDER}}}/{Path(text).name} and give --data-folder {Path(text).parent}"
+                )
 
 
 def cells_csv(records: Sequence[Record]) -> str:
@@ -139,6 +173,12 @@ def read_cells_csv(path: Path) -> list[dict[str, str]]:
         raise DataError(
             f"{path} has no {', '.join(missing) or 'rows'}: give a folder that `compare --publish` wrote"
         )
+    for place, row in enumerate(rows, start=1):
+        if None in row or None in row.values():
+            raise DataError(f"{path}, row {place}, has more or fewer values than there are columns")
+        for name in ("seed", "clients", *NUMBERS):
+            if not (_WHOLE if name in ("seed", "clients") else _NUMBER).fullmatch(row[name]):
+                raise DataError(f"{path}, row {place}: {name} = {row[name]!r} is no number")
     return rows
 
 

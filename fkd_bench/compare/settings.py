@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fkd_bench.compare.source_files import DATA_FOLDER
 from fkd_common.errors import UsageError
-from fkd_common.given_path import given_path
+from fkd_common.given_path import given_folder, given_path
 from fkd_common.program import OneSentenceParser
 
 CACHE = ".cache"
@@ -61,7 +61,7 @@ def compare_parser() -> OneSentenceParser:
     add = parser.add_argument
     add("experiment", nargs="?", metavar="NAME|FILE", help="a ready experiment, or a .yaml file")
     add("--list", action="store_true", help="name the ready experiments, with what they cost")
-    add("--out", type=given_path, default=Path("bench/compare"), metavar="DIR", help="(bench/compare)")
+    add("--out", type=given_folder, default=Path("bench/compare"), metavar="DIR", help="(bench/compare)")
     add("--workers", type=_count, metavar="N", help="cells that run at once (one per core)")
     add("--seeds", type=_seeds, metavar="S,S", help="instead of the experiment's")
     add("--methods", type=_words, default=(), metavar="M,M", help="run these alone, by name or label")
@@ -69,9 +69,9 @@ def compare_parser() -> OneSentenceParser:
     add("--dry-run", action="store_true", help="list the cells, and how long they will take")
     add("--report-only", action="store_true", help="write the report anew from results.jsonl")
     add("--data-folder", type=given_path, metavar="DIR", help=f"where data lie; else ${DATA_FOLDER}")
-    add("--publish", type=given_path, metavar="DIR", help="copy tables, figures and one row per cell there")
+    add("--publish", type=given_folder, metavar="DIR", help="copy tables, figures and one row per cell there")
     add("--ray", metavar="ADDRESS", help="run the cells on a Ray cluster, or on one of this machine: local")
-    add("--tensorboard", type=given_path, metavar="DIR", help="also write curves for TensorBoard")
+    add("--tensorboard", type=given_folder, metavar="DIR", help="also write curves for TensorBoard")
     add("--mlflow", metavar="URI", help="also write curves to an MLflow server or folder")
     return parser
 

@@ -168,7 +168,7 @@ def accuracy_by_site(records: Sequence[Record], look: Look, title: str = "") -> 
         text.set_fontweight("bold" if label == look.emphasised else "normal")
     ax.set_ylim(len(own) - 0.4, -0.6)
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel("personal accuracy of each site, %; bar: mean")
+    ax.set_xlabel("personal accuracy, %; bar: mean")
     return figure
 
 
@@ -249,7 +249,7 @@ def reliability(records: Sequence[Record], look: Look, title: str = "") -> Figur
         )
     ax.set_xlim(0, 100)
     ax.set_ylim(0, 100)
-    ax.set_xlabel("confidence, % (dashed: confidence = accuracy)")
+    ax.set_xlabel("confidence, %")
     ax.set_ylabel("accuracy, %")
     name_ends(ax, ends, height=2.2)
     return figure

@@ -9,12 +9,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fkd_bench.compare.catalogue import title_of
 from fkd_bench.compare.cell import Cell, Division
-from fkd_bench.compare.experiment import DATA_AXIS, DivisionSpec, Experiment, MethodSpec, sentence_of
+from fkd_bench.compare.experiment import (
+    DATA_AXIS,
+    DivisionSpec,
+    Experiment,
+    MethodSpec,
+    check_count,
+    check_numbers,
+    sentence_of,
+)
 from fkd_bench.compare.source_files import expanded, located_extractor, located_source
-from fkd_common.config import FKD_RTM
-from fkd_common.errors import UsageError
-from fkd_common.method_registry import exchange_method
+from fkd_common.errors import DataError, UsageError
 
 Located = tuple[str, str, str, str]
 """A data set's source and hash, its extractor and hash."""
@@ -39,31 +46,29 @@ def cells_of(
         name: _located(experiment, name, variables)
         for name in spanned.get(DATA_AXIS, list(experiment.data)[:1])
     }
-    places = [dict(zip(spanned, values, strict=True)) for values in itertools.product(*spanned.values())]
     first: dict[str, Cell] = {}
-    for seed in experiment.seeds if seeds is None else seeds:
-        for place in places:
-            for method in experiment.methods:
-                cell = _cell(experiment, method, place, seed, located)
-                if (other := first.setdefault(cell.id, cell)) is not cell:
-                    raise UsageError(
-                        f"experiment {experiment.name}: ({other}) and ({cell}) are one and the same run: leave one out"
-                    )
+    try:
+        check_count(experiment.count(seeds))
+        labels = _labels(experiment)
+        for seed in experiment.seeds if seeds is None else seeds:
+            for values in itertools.product(*spanned.values()):
+                place = dict(zip(spanned, values, strict=True))
+                for method, label in zip(experiment.methods, labels, strict=True):
+                    cell = _cell(experiment, method, label, place, seed, located)
+                    if (other := first.setdefault(cell.id, cell)) is not cell:
+                        raise UsageError(f"({other}) and ({cell}) are one and the same run: leave one out")
+    except UsageError as error:
+        raise UsageError(f"experiment {experiment.where}: {error}") from error
     return list(first.values())
 
 
-def check_methods(cells: Iterable[Cell]) -> None:
-    """See that every method can be loaded here and takes its options; imports what they need.
-
-    Raises:
-        UsageError: One cannot, or does not.
-    """
-    seen = set()
-    for cell in cells:
-        key = (cell.method, str(sorted(cell.options.items())), str(cell.overrides.get("model")))
-        if cell.method != FKD_RTM and key not in seen:
-            exchange_method(cell.config)
-        seen.add(key)
+def _labels(experiment: Experiment) -> list[str]:
+    """The name in tables of every method of an experiment."""
+    labels = [method.label or title_of(method.method) for method in experiment.methods]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UsageError(f"methods: {label} is there twice: give one of them another label")
+    return labels
 
 
 def reported(experiment: Experiment, cells: Sequence[Cell], command: str) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def reported(experiment: Experiment, cells: Sequence[Cell], command: str) -> dic
         "metrics": list(experiment.metrics),
         "minutes": experiment.minutes,
         "command": command,
-        "labels": [method.title for method in experiment.methods],
+        "labels": _distinct(cell.label for cell in cells),
         "axes": {axis: _distinct(cell.varied[axis] for cell in cells) for axis in experiment.spanned},
         "seeds": list(experiment.seeds),
     }
@@ -91,6 +96,7 @@ def reported(experiment: Experiment, cells: Sequence[Cell], command: str) -> dic
 def _cell(
     experiment: Experiment,
     method: MethodSpec,
+    label: str,
     place: Mapping[str, Any],
     seed: int,
     located: Mapping[str, Located],
@@ -102,29 +108,36 @@ def _cell(
     keys = {name: value for name, value in place.items() if name not in asked and name != DATA_AXIS}
     source, source_sha256, extractor, extractor_sha256 = located[dataset]
     try:
-        division = DivisionSpec.model_validate(asked).model_dump()
+        spec = DivisionSpec.model_validate(asked)
+        check_numbers(asked, spec)
+        division = spec.model_dump()
         cell = Cell(
             experiment=experiment.name,
-            label=method.title,
+            label=label,
             method=method.method,
             dataset=dataset,
             division=Division(source, source_sha256, extractor, extractor_sha256, seed, **division),
             options=method.options,
             overrides={**experiment.common, **method.settings, **keys},
         )
+        check_numbers(cell.overrides, cell.config)
         plain = {**cell.config.model_dump(mode="json"), **division, DATA_AXIS: dataset}
     except ValidationError as error:
-        raise UsageError(f"experiment {experiment.name}: {method.title}: {sentence_of(error)}") from error
+        raise UsageError(f"{label}: {sentence_of(error)}") from error
+    except UsageError as error:
+        raise UsageError(f"{label}: {error}") from error
     return replace(cell, varied={axis: plain[axis] for axis in place})
 
 
 def _located(experiment: Experiment, name: str, variables: Mapping[str, str] | None) -> Located:
-    spec, what = experiment.data[name], f"data set {name} of experiment {experiment.name}"
+    spec = experiment.data[name]
     if variables is None:
         return spec.source, name, spec.extractor, name
-    source = expanded(spec.source, variables, what)
-    extractor = expanded(spec.extractor, variables, f"the extractor of {what}")
-    return (*located_source(source), *located_extractor(extractor))
+    try:
+        source, extractor = expanded(spec.source, variables), expanded(spec.extractor, variables)
+        return (*located_source(source), *located_extractor(extractor))
+    except (UsageError, DataError) as error:
+        raise type(error)(f"experiment {experiment.where}: data set {name}: {error}") from error
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -15,6 +16,8 @@ Setting = tuple[tuple[str, str], ...]
 """Axes and their values."""
 
 LONGEST_ERROR = 240
+_PATH = re.compile(r"(?<![\w./])/(?:[^\s/]+/)*([^\s/]+)")
+"""Absolute; addresses, whose slashes are two, are none."""
 
 _T = TypeVar("_T")
 
@@ -173,8 +176,8 @@ def axis_value(record: Record, axis: str) -> str:
 
 
 def error_text(record: Record) -> str:
-    """Why a cell failed, in one line."""
-    return printable(str(record["error"]), LONGEST_ERROR)
+    """Why a cell failed, in one line that may be published: of paths on this machine only their last part is left."""
+    return printable(_PATH.sub(r"…/\1", str(record["error"])), LONGEST_ERROR)
 
 
 def setting_text(setting: Setting) -> str:

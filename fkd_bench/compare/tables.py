@@ -241,7 +241,7 @@ def traffic_table(survey: Survey, panel: Panel) -> Table | None:
             entries[0] = Entry(first.text, marks=notes.letter(gap))
         rows.append(Row(label, tuple(entries), label == survey.emphasised))
     remarks = [
-        ("", "payload per client over the run, mean over clients and seeds; MB are 10^6 bytes"),
+        ("", "payload per client over the run, mean over clients and seeds; an MB is a million bytes"),
     ]
     if goal:
         parts = " and ".join(f"{_percent(share)} = {share * goal[1]:.2f} %" for share in shares)

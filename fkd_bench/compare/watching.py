@@ -82,6 +82,9 @@ class GridWatch:
     def close(self) -> None:
         """The grid has ended, or was stopped."""
 
+    def say(self, sentence: str) -> None:
+        """Something a person should know."""
+
     def say_begin(self) -> None:
         """See :meth:`begin`."""
 
@@ -107,11 +110,14 @@ class BarWatch(GridWatch):
         self._progress = Progress(*columns, console=console, refresh_per_second=2)
         self._task = self._progress.add_task("starting", total=None, left="")
 
+    def say(self, sentence: str) -> None:
+        """A line above the bar."""
+        self._progress.console.print(escape(sentence), highlight=False, soft_wrap=True)
+
     def say_begin(self) -> None:
         """How much there is to do."""
-        known = f"{self.cached} of {self.total} cells are finished already" if self.cached else ""
-        if known:
-            self._progress.console.print(known, highlight=False)
+        if self.cached:
+            self.say(f"{self.cached} of {self.total} cells are finished already")
         self.tick()
         if self.waiting:
             self._progress.start()
@@ -152,6 +158,10 @@ class LineWatch(GridWatch):
         super().__init__(workers)
         self._out = out
         self._said = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        """As an event of its own."""
+        self._say("note", what=sentence)
 
     def say_begin(self) -> None:
         """How much there is to do."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from fkd_bench.compare.cell import Cell, Record
+from fkd_bench.compare.disk_space import full_disk_said
 from fkd_bench.compare.schedule import Schedule
 from fkd_common.errors import FkdError
 
@@ -52,10 +53,13 @@ def record_of(run_cell: str, cell: Cell, workspace: Path) -> Record:
     module, _, name = run_cell.partition(":")
     try:
         run: RunCell = getattr(import_module(module), name)
-        return {**run(cell, workspace), "error": None}
+        with full_disk_said(workspace):
+            return {**run(cell, workspace), "error": None}
     except FkdError as error:
         return cell.failed(" ".join(str(error).split()))
     except Exception as error:
         traceback.print_exc()
         said = " ".join(str(error).split())
-        return cell.failed(f"{type(error).__name__}: {said}".removesuffix(": "))
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"({Path(last.filename).name}:{last.lineno})"
+        return cell.failed(f"{type(error).__name__}: {said} {place}".replace(":  (", " ("))

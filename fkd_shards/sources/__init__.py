@@ -21,6 +21,8 @@ _READERS: dict[str, Callable[[Path], Source]] = {
     "fashion-mnist": read_fashion_mnist,
 }
 
+SOURCE_KINDS = tuple(_READERS)
+
 
 def open_source(spec: str) -> Source:
     """Open ``digits``, ``KIND:PATH`` or a bare path whose format is guessed.

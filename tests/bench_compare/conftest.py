@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from fkd_bench.compare.catalogue import title_of
 from fkd_bench.compare.cell import Cell
 from fkd_bench.compare.experiment import Experiment
+from fkd_bench.compare.method_source import source_sha256
 from fkd_bench.compare.span import cells_of
 
 SMALL = """
@@ -33,3 +36,36 @@ def small(tmp_path: Path) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     return path
+
+
+OWN = """
+from fkd_bench.methods.averaging import WeightAveraging
+
+class Mine(WeightAveraging):
+    title = "My own"
+    source = "nowhere"
+
+    def local_update(self, site, received, round_number):
+        raise TypeError(f"no {site.name}")
+"""
+
+
+@pytest.fixture
+def own_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a method `mine` that somebody else's package offers, and that cannot be trained."""
+    site = tmp_path / "site-packages"
+    described = site / "mine-1.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[fkd.methods]\nmine = my_methods.mine:Mine\n")
+    (site / "my_methods").mkdir()
+    (site / "my_methods" / "__init__.py").touch()
+    (site / "my_methods" / "mine.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(site))
+    source_sha256.cache_clear()
+    title_of.cache_clear()
+    yield site / "my_methods" / "mine.py"
+    source_sha256.cache_clear()
+    title_of.cache_clear()
+    for name in ("my_methods.mine", "my_methods"):
+        sys.modules.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -56,6 +57,14 @@ def one_dies(cell: Cell, workspace: Path) -> dict[str, Any]:
     if cell.method == "fedprox":
         os.kill(os.getpid(), signal.SIGKILL)
     return quick(cell, workspace)
+
+
+def disk_is_full(cell: Cell, workspace: Path) -> dict[str, Any]:
+    """As when shards are written: what is raised was caused by what the disk said."""
+    try:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise DataError("shards could not be written") from error
 
 
 def slow_after_the_first(cell: Cell, workspace: Path) -> dict[str, Any]:

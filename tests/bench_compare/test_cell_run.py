@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,12 @@ from fkd_bench.compare import cell_run
 from fkd_bench.compare.cell import Cell
 from fkd_bench.compare.cell_run import run_cell
 from fkd_bench.compare.experiment import Experiment
+from fkd_bench.compare.grid import RUN_CELL
 from fkd_bench.compare.span import cells_of
+from fkd_bench.compare.worker import record_of
 from fkd_client.extractor import dump_extractor
 from fkd_client.pretrain import initial_trunk
+from fkd_client.progress import silent
 from fkd_common.extractor_artifact import ExtractorSpec
 from fkd_common.method.metrics import accuracy
 
@@ -73,6 +77,40 @@ def test_without_a_global_model_the_sites_own_models_are_pooled(extractor: Path,
     assert record["accuracy"]["global"] is None
     assert 0 < record["accuracy"]["ensemble"] <= 1
     assert record["calibration"] is None
+
+
+@pytest.mark.usefixtures("own_method")
+def test_an_error_in_a_method_of_ones_own_names_its_line_and_the_site(
+    extractor: Path, workspace: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (cell,) = cells(extractor, "[mine]")
+    record = record_of(RUN_CELL, cell, workspace)
+    assert record["label"] == "My own"
+    assert re.search(r"shard\d: .*my_methods/mine\.py:9.*TypeError: no shard\d", record["error"])
+    assert "my_methods/mine.py:9" in capfd.readouterr().out
+
+
+def test_damage_to_what_cells_share_is_made_good_and_told(extractor: Path, workspace: Path) -> None:
+    (cell,) = cells(extractor, "[fedavg]")
+    own = workspace / "data" / cell.division.id / "cells" / cell.id
+
+    def damaged() -> list[Path]:
+        return cell_run._federation(cell, own, workspace, silent)[1]
+
+    assert damaged() == []
+    shared = workspace / "data" / cell.division.id
+    files = [
+        shared / "shards" / "shard1" / "labels.npy",
+        shared / "prepared" / "extractor.safetensors",
+        min((shared / "cache" / "embeddings").glob("*.npy")),
+        next((workspace / "bank").glob("*.npy")),
+    ]
+    held = [file.read_bytes() for file in files]
+    for file, content in zip(files, held, strict=True):
+        file.write_bytes(content[:-40] + bytes([content[-40] ^ 1]) + content[-39:])
+    assert damaged() == files
+    assert [file.read_bytes() for file in files[:3]] == held[:3]
+    assert damaged() == []
 
 
 def test_what_cells_share_is_nobodys_time(

@@ -15,12 +15,19 @@ from fkd_bench.compare.settings import compare_parser, compare_settings
 from fkd_common.errors import DataError, FkdError, UsageError
 
 from . import stand_in
-from .conftest import small_cells
+from .conftest import SMALL, small_cells
 
 
 @pytest.fixture(autouse=True)
 def _no_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FKD_DATA", raising=False)
+
+
+RECORD = (
+    '{"cell": "c", "experiment": "small", "method": "fedavg", "label": "FedAvg", "dataset": "digits", '
+    '"partition": "iid", "clients": 3, "seed": 0, "varied": {"partition": "iid"}, "config": {}, "accuracy": {}, '
+    '"rounds": [], "bytes": {}, "seconds": {}}'
+)
 
 
 def run(small: Path, *more: str, what: str = "quick") -> int:
@@ -66,7 +73,7 @@ def test_a_failure_is_reported_and_the_exit_code_says_so(small: Path) -> None:
         run(small, what="one_fails")
     assert raised.value.exit_code == 1
     assert sum(record["error"] is not None for record in results(small)) == 4
-    assert "no data at /nowhere" in (small.parent / "out" / "small" / "table.md").read_text()
+    assert "no data at …/nowhere: give" in (small.parent / "out" / "small" / "table.md").read_text()
 
 
 def test_a_dry_run_lists_cells_and_writes_nothing(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,11 +143,65 @@ def test_a_label_in_the_csv_is_no_formula(tmp_path: Path) -> None:
         (["--data-folder", "/nowhere"], "/nowhere is no folder"),
         (["--dry-run", "--report-only"], "give one of them"),
         (["--worker", "2"], "did you mean --workers"),
+        (["--out", "{file}"], "--out: a folder expected, and {file} is none"),
+        (["--out", "{file}/below"], "--out: a folder expected, and {file} is none"),
+        (["--publish", "{file}"], "--publish: a folder expected, and {file} is none"),
+        (["--tensorboard", "{file}"], "--tensorboard: a folder expected, and {file} is none"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence(small: Path, flags: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=said.format(file=small)):
+        run(small, *(flag.format(file=small) for flag in flags))
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_what_cannot_be_run_is_refused_by_a_dry_run_as_by_the_run(small: Path, flags: list[str]) -> None:
+    small.write_text(SMALL.replace("mu: 0.1", "mu: abc"))
+    with pytest.raises(UsageError, match=f"experiment {small}: FedProx, .*: options of fedprox: mu"):
         run(small, *flags)
+    assert not (small.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "[1]",
+        "{}",
+        "[" * 100_000,
+        '{"cell": NaN}',
+        "half a li",
+        RECORD.replace('"seed": 0', '"seed": "zero"'),
+        RECORD.replace('"accuracy": {}', '"accuracy": {"global": 1e300}'),
+        RECORD.replace('"label": "', '"label": "\\ud800'),
+        RECORD.replace('"rounds": []', '"rounds": [{"round": "first"}]'),
+        RECORD.replace('"config": {}', '"config": {"options": 1}'),
+    ],
+)
+def test_odd_results_are_one_sentence_that_names_the_line(small: Path, odd: str) -> None:
+    path = small.parent / "out" / "small" / "results.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{RECORD}\n{odd}\n")
+    with pytest.raises(
+        DataError, match=f"{path}, line 2, is no record .*: the same command without"
+    ) as raised:
+        run(small, "--report-only")
+    assert len(str(raised.value)) < 500
+    path.write_text(RECORD)
+    assert run(small, "--report-only") == 0
+
+
+def test_what_is_published_names_no_place_of_this_machine(small: Path, tmp_path: Path) -> None:
+    target = tmp_path / "docs"
+    with pytest.raises(FkdError, match="4 of 12 cells failed"):
+        run(small, "--publish", str(target), what="one_dies")
+    for file in filter(Path.is_file, target.rglob("*")):
+        assert str(tmp_path) not in file.read_text()
+    assert "its process ended with signal SIGKILL" in (target / "table.md").read_text()
+    small.write_text(SMALL.replace("source: digits", f"source: 'npz:{tmp_path}/a.npz'"))
+    with pytest.raises(
+        UsageError, match=r"data\.digits\.source = .* to publish, write \$\{FKD_DATA\}/a\.npz"
+    ):
+        run(small, "--publish", str(target))
 
 
 def test_no_experiment_is_one_sentence() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fkd_bench.compare.catalogue import ALL_METHODS, PRESETS, TITLES
+from fkd_bench.compare.catalogue import ALL_METHODS, PRESETS
+from fkd_bench.compare.checks import check_cells
 from fkd_bench.compare.experiment import Experiment
 from fkd_bench.compare.ready import find_experiment, ready_experiments
-from fkd_bench.compare.span import cells_of, check_methods, reported
+from fkd_bench.compare.span import cells_of, reported
 from fkd_common.config import RunConfig
-from fkd_common.errors import DataError, UsageError
-from fkd_common.method_registry import known_methods
+from fkd_common.errors import DataError, FkdError, UsageError
 
 from .conftest import SMALL, small_cells
 
@@ -86,7 +86,7 @@ def test_where_data_lie_must_be_said_and_true(tmp_path: Path) -> None:
     experiment = parsed("title: t\nmethods: [fkd-rtm]\ndata: {a: {source: 'npz:${FKD_DATA}/a.npz'}}\n")
     with pytest.raises(UsageError, match=r"\$\{FKD_DATA\}, which is not set: give --data-folder DIR"):
         cells_of(experiment, {})
-    with pytest.raises(DataError, match=f"no data at {tmp_path}/a.npz"):
+    with pytest.raises(DataError, match=f"there is nothing at {tmp_path}/a.npz"):
         cells_of(experiment, {"FKD_DATA": str(tmp_path)})
 
 
@@ -103,7 +103,6 @@ MISTAKES = {
     DIGITS + "methods: [fedavgg]": "unknown method fedavgg: did you mean fedavg",
     DIGITS + "methods: []": "methods = .*at least 1 item",
     DIGITS: "methods: expected a list of names or `all`, got None",
-    DIGITS + "methods: [fedavg, fedavg]": "FedAvg is there twice",
     DIGITS + "methods: [{preset: literally}]": "unknown preset literally: did you mean literal",
     DIGITS + "methods: [{method: fedavg, preset: literal}]": "a preset is for fkd-rtm alone",
     DIGITS + "methods: [{methd: fedavg}]": "unknown key methods.0.methd",
@@ -116,7 +115,21 @@ MISTAKES = {
     DIGITS + "methods: [fedavg]\naxes: {data: [cifar]}": "unknown data set cifar: expected one of digits",
     DIGITS + "methods: [fedavg]\ncolumns: clients": "columns = 'clients' is no axis: the axes are none",
     DIGITS + "methods: [fedavg]\nmetrics: [globl]": "unknown metric globl: did you mean global",
-    DIGITS + "methods: [{config: {lr: 1}}]\naxes: {lr: [1, 2]}": "FKD-RTM sets lr, which is an axis",
+    DIGITS + "methods: [fedavg]\nmetrics: []": "metrics = .*at least 1 item",
+    DIGITS + "methods: [fedavg]\nseeds: [0, 1, 0]": "seeds: 0 is there twice",
+    DIGITS + "methods: [fedavg]\naxes: {lr: [1, 1]}": "lr: 1 is there twice",
+    DIGITS + "methods: [fedavg]\nclients: true": "clients = true: a number expected",
+    DIGITS + "methods: [fedavg]\nseeds: [true]": "seeds = true: a number expected",
+    "title: t\ndata: {a: {source: digits, limit: true}}\nmethods: [fedavg]": "limit = true: a number expected",
+    DIGITS
+    + "methods: [{method: fedavg, config: {refine_steps: 3}}]": "fedavg: refine_steps is read by fkd-rtm alone",
+    DIGITS
+    + "methods: [fedavg]\nseeds: ["
+    + ", ".join(map(str, range(10_001)))
+    + "]": "10,001 cells .* divide them",
+    "a: &a [1]\nb: *a": "an alias .* is not taken",
+    "a: " + "[" * 2000: "more than 20 levels",
+    DIGITS + "methods: [{config: {lr: 1}}]\naxes: {lr: [1, 2]}": "fkd-rtm sets lr, which is an axis",
     DIGITS + "methods: [fedavg]\npartition: dirichlet": "partition = 'dirichlet': partition dirichlet needs",
     DIGITS + "methods: [fedavg]\nclients: 0": "clients = 0: ",
     DIGITS + "methods: [fedavg]\nmethods: [fedprox]": "methods is there twice",
@@ -138,7 +151,7 @@ def test_a_mistake_is_one_sentence_that_names_the_file(content: str) -> None:
     ("more", "said"),
     [
         ("methods: [{config: {lr: -1}}]", "FKD-RTM: lr = -1: input should be greater than 0"),
-        ("methods: [{method: fedavg, config: {secure_aggregation: true}}]", "only fkd-rtm has it"),
+        ("methods: [{method: fedavg, config: {val_fraction: 0.5}}]", "FedAvg: val_fraction = 0.5"),
         ("methods: [fkd-rtm]\naxes: {clients: [1.5]}", "clients = 1.5: "),
         (
             "methods: [fkd-rtm, {label: same, config: {rounds: 100}}]",
@@ -151,14 +164,68 @@ def test_a_cell_that_cannot_be_is_refused_before_anything_runs(more: str, said: 
         cells_of(parsed(DIGITS + more), {})
 
 
-def test_options_that_a_method_does_not_take_are_refused_before_anything_runs() -> None:
-    with pytest.raises(UsageError, match="options of fedprox: nu"):
-        check_methods(small_cells("[{method: fedprox, options: {nu: 1}}]"))
+NONSENSE = {
+    "methods: [{method: fedprox, options: {nu: 1}}]": "FedProx, seed 0: options of fedprox: nu",
+    "methods: [{method: fedprox, options: {mu: abc}}]": "FedProx, seed 0: options of fedprox: mu: .*number",
+    "methods: [{method: fedprox, options: {mu: true}}]": "mu = true: a number expected",
+    "methods: [fkd-rtm]\ncommon: {min_clients: 11}": "min_clients = 11: 10 clients are fewer",
+    "methods: [fkd-rtm]\nlimit: 500\nanchors: 20\nclients: 100000": "100000 clients need .* there are 80",
+    "methods: [fkd-rtm]\nanchors: 3000": "3000 anchors and 300 public samples leave none",
+    "methods: [fkd-rtm]\npartition: sites": "partition sites needs a source with sites",
+    "methods: [fkd-rtm]\npartition: classes:11": "more classes per client than the 10 there are",
+}
+
+
+@pytest.mark.parametrize("more", NONSENSE)
+def test_what_cannot_be_run_is_refused_before_anything_runs(more: str) -> None:
+    experiment = parsed(DIGITS.replace("pretrain", "pretrain, public: 300") + "seeds: [0]\n" + more)
+    with pytest.raises(FkdError, match=f"^experiment x.yaml: .*{NONSENSE[more]}"):
+        check_cells(cells_of(experiment, {}), experiment.where)
+
+
+def test_an_extractor_that_is_to_be_trained_needs_images(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="public = 0: extractor pretrain learns from labelled public images"):
+        check_cells(cells_of(parsed(DIGITS + "methods: [fkd-rtm]\nseeds: [0]"), {}), "x.yaml")
+    (tmp_path / "e.safetensors").write_bytes(b"nothing of the kind")
+    content = f"title: t\ndata: {{a: {{source: digits, extractor: {tmp_path}/e.safetensors}}}}\nmethods: [fkd-rtm]\n"
+    with pytest.raises(DataError, match=f"x.yaml: .*{tmp_path}/e"):
+        check_cells(cells_of(parsed(content), {}), "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("{source: digit}", "source = digit: .*did you mean digits"),
+        ("{source: 'npx:/a'}", "source = npx:/a: there is no kind npx: did you mean npz"),
+        ("{source: 'npz:'}", "source = nothing"),
+        ("{source: digits, extractor: resnet}", "extractor = resnet: .*did you mean resnet18"),
+    ],
+)
+def test_a_misspelt_source_or_extractor_is_named(data: str, said: str) -> None:
+    experiment = parsed(f"title: t\nmethods: [fkd-rtm]\ndata: {{a: {data}}}\n")
+    with pytest.raises(FkdError, match=f"^experiment x.yaml: data set a: {said}"):
+        cells_of(experiment, {})
+
+
+def test_a_grid_that_nobody_meant_is_counted_and_never_spanned() -> None:
+    experiment = parsed(SMALL)
+    assert experiment.count() == 12
+    with pytest.raises(UsageError, match=r"12,000,000 cells .* are more than 10,000"):
+        cells_of(experiment, {}, range(2_000_000))
+
+
+def test_a_method_is_called_as_its_class_says() -> None:
+    cells = cells_of(
+        parsed(DIGITS + "seeds: [0]\nmethods: [local, central, fkd-rtm, {method: fedavg, label: Mine}]"), {}
+    )
+    assert [cell.label for cell in cells] == ["Local only", "Central", "FKD-RTM", "Mine"]
+    with pytest.raises(UsageError, match=r"x\.yaml: methods: FedAvg is there twice"):
+        cells_of(parsed(DIGITS + "methods: [fedavg, {label: FedAvg}]"), {})
 
 
 def test_named_methods_and_presets_exist() -> None:
-    assert set(TITLES) <= set(known_methods())
-    assert len(ALL_METHODS) == 18
+    content = DIGITS + "seeds: [0]\nmethods: all"
+    assert len({cell.label for cell in cells_of(parsed(content), {})}) == len(ALL_METHODS) == 18
     for keys in PRESETS.values():
         RunConfig(**keys)
 

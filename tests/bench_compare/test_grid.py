@@ -15,15 +15,27 @@ import pytest
 from rich.console import Console
 
 from fkd_bench.compare.cell import Cell, Record
+from fkd_bench.compare.disk_space import full_disk_said
 from fkd_bench.compare.durations import Durations, as_time
+from fkd_bench.compare.experiment import Experiment
 from fkd_bench.compare.grid import run_grid
+from fkd_bench.compare.method_source import source_sha256
 from fkd_bench.compare.pool import ProcessPool
 from fkd_bench.compare.result_cache import ResultCache
 from fkd_bench.compare.schedule import Schedule
+from fkd_bench.compare.span import cells_of
 from fkd_bench.compare.watching import BarWatch, GridWatch, LineWatch
+from fkd_bench.compare.worker import record_of
+from fkd_common import failpoints
+from fkd_common.errors import FkdError
 
 from . import stand_in
 from .conftest import small_cells
+
+GOES_ON = [
+    "fkd-bench compare: finished cells are kept; the same command goes on from there",
+    "fkd-bench: error: stopped on request",
+]
 
 
 def grid(
@@ -50,7 +62,7 @@ def test_a_finished_cell_never_runs_again_not_even_for_another_experiment(tmp_pa
     ("what", "error"),
     [
         ("one_fails", "no data at /nowhere: give an existing file"),
-        ("one_has_a_bug", "ZeroDivisionError: "),
+        ("one_has_a_bug", "ZeroDivisionError: integer division or modulo by zero (stand_in.py:"),
         ("one_dies", "its process ended with signal SIGKILL"),
     ],
 )
@@ -86,38 +98,52 @@ def test_workers_live_on_have_one_thread_and_no_settings_of_ours(
 
 DRIVER = """
 import sys
-from pathlib import Path
-from tests.bench_compare.conftest import small_cells
-from tests.bench_compare.test_grid import grid
+from fkd_bench.compare.cli import compare
+from fkd_common.program import run_program
 if __name__ == "__main__":
-    grid(Path(sys.argv[1]), small_cells(), "slow_after_the_first")
+    flags = [sys.argv[1], "--out", sys.argv[2], "--workers", "1"]
+    slow = "tests.bench_compare.stand_in:slow_after_the_first"
+    sys.exit(run_program("fkd-bench", "bench", lambda: compare(flags, slow)))
+"""
+THREE = """
+title: Three rows
+data: {digits: {source: digits, extractor: pretrain, public: 300}}
+seeds: [0]
+methods: [{label: a}, {label: b, config: {lr: 0.1}}, {label: c, config: {lr: 0.2}}]
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_after_a_kill_or_ctrl_c_nobody_works_on_and_the_same_call_goes_on(
-    tmp_path: Path, how: signal.Signals
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [(signal.SIGKILL, -9, []), (signal.SIGINT, 130, GOES_ON), (signal.SIGTERM, 143, GOES_ON)],
+)
+def test_however_it_is_ended_nobody_works_on_and_the_same_command_goes_on(
+    tmp_path: Path, how: signal.Signals, code: int, said: list[str]
 ) -> None:
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER)
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "three.yaml").write_text(THREE)
+    cache = tmp_path / "out" / ".cache"
     process = subprocess.Popen(
-        [sys.executable, str(driver), str(tmp_path)], env=environment, stderr=subprocess.PIPE
+        [sys.executable, str(tmp_path / "driver.py"), str(tmp_path / "three.yaml"), str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
     )
     until = time.monotonic() + 30
-    marks = tmp_path / "work" / stand_in.RAN
-    while not (marks.exists() and len(ran(tmp_path)) == 2) and time.monotonic() < until:
+    marks = cache / "work" / stand_in.RAN
+    while not (marks.exists() and len(ran(cache)) == 2) and time.monotonic() < until:
         time.sleep(0.05)
-    worker = int(ran(tmp_path)[-1][-1])
+    worker = int(ran(cache)[-1][-1])
     process.send_signal(how)
-    process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert [line for line in errors.splitlines() if not line.startswith("{")] == said
     while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not Path(f"/proc/{worker}").exists()
-    (tmp_path / "work" / "go").touch()
-    assert len(grid(tmp_path, small_cells())) == 2
-    assert [line[0] for line in ran(tmp_path)] == ["FedAvg", "FedProx", "FedProx", "FKD-RTM"]
+    (cache / "work" / "go").touch()
+    assert len(grid(cache, cells_of(Experiment.read(tmp_path / "three.yaml"), {}))) == 2
+    assert [line[0] for line in ran(cache)] == ["a", "b", "b", "c"]
 
 
 def test_a_record_is_plain_json_and_half_a_file_counts_as_none(tmp_path: Path) -> None:
@@ -130,6 +156,41 @@ def test_a_record_is_plain_json_and_half_a_file_counts_as_none(tmp_path: Path) -
     assert cache.finished(cell) == kept
     path.write_text(path.read_text()[:50])
     assert cache.finished(cell) is None
+
+
+def test_cells_of_an_edited_method_of_ones_own_run_again_and_it_is_said(
+    tmp_path: Path, own_method: Path
+) -> None:
+    cells = small_cells("[fedavg, {method: mine, label: Mine}]")
+    assert len(grid(tmp_path, cells)) == 2
+    assert grid(tmp_path, cells) == []
+    (own_method.parent / "helper.py").write_text("RATE = 2\n")
+    source_sha256.cache_clear()
+    out = io.StringIO()
+    assert [record["label"] for record in grid(tmp_path, cells, watch=LineWatch(1, out))] == ["Mine"]
+    assert (
+        json.loads(out.getvalue().splitlines()[1])["what"]
+        == "mine has been edited since: 1 of its cells run again"
+    )
+    assert [line[0] for line in ran(tmp_path)] == ["FedAvg", "Mine", "Mine"]
+    source_sha256.cache_clear()
+    assert grid(tmp_path, cells) == []
+
+
+def test_a_full_disk_is_one_sentence_that_says_where_and_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cell,) = small_cells("[fedavg]")
+    monkeypatch.setattr(failpoints, "_ARMED", True)
+    monkeypatch.setattr(failpoints, "_NAME", "file.written")
+    monkeypatch.setattr(failpoints, "_ACTION", "full")
+    cache = ResultCache(tmp_path)
+    said = f"the disk that has {tmp_path} is full: free some space there"
+    with pytest.raises(FkdError, match=said), full_disk_said(tmp_path):
+        cache.keep(cell, stand_in.quick(cell, tmp_path))
+    assert list((tmp_path / "cells").iterdir()) == []
+    record = record_of(f"{stand_in.HERE}:disk_is_full", cell, tmp_path)
+    assert record["error"].startswith(f"the disk that has {tmp_path} is full")
 
 
 # -- in which order -----------------------------------------------------------------------------------

@@ -115,3 +115,29 @@ def test_a_published_cell_is_run_again_and_compared(
 def test_a_folder_without_published_results_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give a folder that `compare --publish` wrote"):
         reproduce([str(tmp_path)], QUICK)
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "inf", "-0.1", "1.1", "little"])
+def test_a_tolerance_is_a_share(tolerance: str) -> None:
+    with pytest.raises(UsageError, match="--tolerance: a number from 0 to 1 expected"):
+        reproduce(["docs", f"--tolerance={tolerance}"], QUICK)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("0.561", "much", "row 7: global = 'much' is no number"),
+        (",1,", ",one,", "row 7: seed = 'one' is no number"),
+        (",20,40,", ",20,nan,", "row 1: down = 'nan' is no number"),
+        (",20,40,", ",20,", "row 1, has more or fewer values than there are columns"),
+        (",20,40,", ",20,40,7,", "row 1, has more or fewer values than there are columns"),
+    ],
+)
+def test_words_in_the_table_of_cells_are_one_sentence(
+    published: Path, tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    text = (published / "cells.csv").read_text()
+    assert before in text
+    (tmp_path / "cells.csv").write_text(text.replace(before, after, 1))
+    with pytest.raises(DataError, match=said):
+        reproduce([str(tmp_path)], QUICK)

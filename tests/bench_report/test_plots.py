@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fkd_bench import compare
@@ -25,6 +26,7 @@ from fkd_bench.compare.plot_style import (
     LacksData,
     Look,
     spread_out,
+    styled,
     thinned,
 )
 from fkd_bench.compare.plot_svg import svg, within_page
@@ -33,13 +35,13 @@ from tests.bench_report.made_up import EXPERIMENT, METHODS, cell, grid
 
 RECORDS = grid(partitions=("dirichlet:0.1",), seeds=(0, 1))
 LOOK = Look.of(Survey.of(RECORDS, EXPERIMENT), frozenset({"FedMD"}))
-Draw = Callable[[list[Record], Look], Figure]
+Draw = Callable[..., Figure]
 
 DRAWN: dict[str, Draw] = {
     "accuracy_by_round": plots.accuracy_by_round,
     "accuracy_by_bytes": plots.accuracy_by_bytes,
     "seconds_by_phase": plots.seconds_by_phase,
-    "partition": lambda records, _: site_plots.partition(records),
+    "partition": lambda records, _, title="": site_plots.partition(records, title),
     "weights": site_plots.weights,
     "accuracy_by_site": site_plots.accuracy_by_site,
     "recall_by_class": site_plots.recall_by_class,
@@ -65,6 +67,16 @@ def test_a_plot_is_small_well_formed_and_the_same_bytes_whatever_the_machine_pre
     ElementTree.fromstring(once)
     assert len(once) < 32_000
     assert "<metadata" not in once
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_nothing_of_a_plot_is_cut_off_however_long_its_names(name: str) -> None:
+    long = [{**record, "label": f"{record['label']} with more options"} for record in RECORDS]
+    look = Look.of(Survey.of(long, EXPERIMENT), frozenset())
+    figure = DRAWN[name](long, look, "correction anchors + moments, partition dirichlet:0.1")
+    drawn = styled(lambda: figure.get_tightbbox(FigureCanvasAgg(figure).get_renderer()))()
+    width, height = figure.get_size_inches()
+    assert min(drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1) >= 0
 
 
 @pytest.mark.parametrize("name", DRAWN)

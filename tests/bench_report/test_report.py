@@ -119,6 +119,8 @@ def test_the_page_refers_to_nothing_outside_itself(written: Path) -> None:
     assert len(elements.ids) == len(set(elements.ids))
     targets = {reference[1:] for reference in elements.references if reference.startswith("#")}
     assert targets <= set(elements.ids)
+    # What a reader need not be led to is at the beginning, or at the end.
+    assert set(re.findall(r'<section id="([^"]+)"', text)) - targets == {"how-to-read"}
 
 
 def test_the_answer_comes_first_then_what_is_needed_to_believe_it(written: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_measure_that_nobody_has_gets_no_column() -> None:
 def test_cells_that_failed_or_were_not_run_are_named_beside_what_is_there() -> None:
     cells = [
         record("A", 0.70, 0), record("A", 0.72, 1),
-        record("B", 0.60, 0), record("B", None, 1, error="no\nquorum", accuracy={}),
+        record("B", 0.60, 0), record("B", None, 1, error="no\nquorum: /home/me/a.log, http://b/c", accuracy={}),
         record("C", 0.50, 0),
     ]  # fmt: skip
     table = table_of(cells, labels=["A", "B", "C", "D"])
@@ -127,7 +127,7 @@ def test_cells_that_failed_or_were_not_run_are_named_beside_what_is_there() -> N
     assert found["B"] == [Entry("60.00", marks="a")]
     assert found["C"] == [Entry("50.00", marks="b")]
     assert found["D"] == [Entry("–", marks="c")]
-    assert dict(table.notes)["a"] == "seed 1 failed: no quorum"
+    assert dict(table.notes)["a"] == "seed 1 failed: no quorum: …/a.log, http://b/c"
     assert dict(table.notes)["b"] == "seed 1 not run"
     assert dict(table.notes)["c"] == "seeds 0, 1 not run"
 
@@ -200,6 +200,16 @@ def test_a_curve_has_the_scored_rounds_and_ends_with_the_final_accuracy() -> Non
     assert [(point.round, point.accuracy, point.total_bytes) for point in points] == [
         (1, 10.0, 30e6), (3, 50.0, 90e6),
     ]  # fmt: skip
+
+
+def test_a_curve_is_of_the_models_that_were_published_and_keeps_the_last_one() -> None:
+    published = learner("FKD-RTM", [0.5, 0.1, 0.2, 0.6], final=0.6)
+    for place, line in enumerate(published["rounds"]):
+        line["accuracies"] = {"student": line["accuracy"]}
+        if place in (1, 3):
+            line["accuracies"]["published"] = line["accuracy"]
+    points = [(point.round, point.accuracy) for point in curve(published)]
+    assert points == [(2, pytest.approx(10.0)), (3, pytest.approx(10.0)), (4, pytest.approx(60.0))]
 
 
 def test_traffic_is_counted_until_shares_of_the_best_baseline_are_reached() -> None:

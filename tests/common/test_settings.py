@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,33 @@ def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("rounds: [1\n")
     assert "cannot be read" in one_sentence("--config", str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &a [1]\nhidden: *a\n", "an alias .* is not taken here"),
+        ("hidden: " + "[" * 2000, "more than 20 levels"),
+        ("hidden: !!set {a}\n", "a tag .* is not taken here"),
+        ("rounds: 2020-99-99\n", "month must be in 1..12"),
+        ('name: "\\ud800"\n', "half a character"),
+        ("# " + "x" * 1_000_000, "too many for a file of settings"),
+    ],
+)
+def test_a_file_that_would_grow_or_break_is_refused_before_it_is_built(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    assert re.search(f"{path} cannot be read: .*{said}", one_sentence("--config", str(path)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("mu=1,mu=2", "mu is there twice"), ("mu", "expected NAME=VALUE"), ("=2", "expected NAME=VALUE")],
+)
+def test_options_are_a_value_for_each_name(options: str, said: str) -> None:
+    assert said in one_sentence("--options", options)
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
