@@ -11,7 +11,7 @@ DATA ?= cifar10:data
 EXTRACTOR ?= resnet18
 BENCH_FLAGS ?=
 
-.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack bench-compare clean
+.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack bench-compare bench-load clean
 
 # The installed marker is rewritten whenever the project's description changes.
 $(VENV)/.installed-%: pyproject.toml
@@ -103,6 +103,14 @@ bench-hostile: $(VENV)/.installed-bench
 # One ready experiment of `fkd-bench compare --list`, kept as docs/results/NAME: make bench-compare EXPERIMENT=e01-cifar10 DATA_FOLDER=/data
 bench-compare: $(VENV)/.installed-bench
 	$(BIN)/fkd-bench compare $(EXPERIMENT) --data-folder $(DATA_FOLDER) --publish docs/results/$(EXPERIMENT)
+
+# What a round costs the coordinator with clients that compute nothing, beside two lines of Flower: docs/load.md.
+bench/flower-%/bin/flower-superlink:
+	PYTHON=$(PYTHON) benchmarks/flower/install '$*.*' bench/flower-$*
+
+bench-load: $(VENV)/.installed-bench bench/flower-1.28/bin/flower-superlink bench/flower-1.42/bin/flower-superlink
+	$(BIN)/fkd-bench load --against flower \
+	  --flower-python bench/flower-1.28/bin/python,bench/flower-1.42/bin/python $(BENCH_FLAGS)
 
 clean:
 	rm -rf bench demo run fuzz-findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build *.egg-info

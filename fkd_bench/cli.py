@@ -15,6 +15,7 @@ _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--tra
        fkd-bench embedding --data SHARD --extractor FILE
        fkd-bench hostile [--attacks A,B] [--hostile-shares 0.1,0.2] [--aggregations mean,median] ...
        fkd-bench privacy --noise-multiplier S [--rounds R] [--residual-every N] ...
+       fkd-bench load [--clients K] [--rounds R] [--model student|resnet18|FILE] [--against flower] ...
 
 run        a whole federation on this machine: accuracy, bytes, seconds (fkd-bench run --help)
 compare    many methods on many divisions of the data: tables, plots, a report (fkd-bench compare --help)
@@ -22,6 +23,7 @@ reproduce  one cell of a committed result again, and whether it comes out the sa
 embedding  embedding throughput against a bare forward loop, measured side by side
 hostile    what hostile clients do to every model under every aggregation (fkd-bench hostile --help)
 privacy    the epsilon of a run with noise, before it is run
+load       what a coordinator costs with clients that compute nothing (fkd-bench load --help)
 """
 
 
@@ -31,11 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         return ExitCode.OK if arguments else ExitCode.USAGE
-    try:
-        return run_program("fkd-bench", "bench", lambda: _main(arguments))
-    except KeyboardInterrupt:
-        print("fkd-bench: stopped on request", file=sys.stderr)
-        return ExitCode.FAILURE
+    return run_program("fkd-bench", "bench", lambda: _main(arguments))
 
 
 def _main(arguments: list[str]) -> int:
@@ -46,6 +44,7 @@ def _main(arguments: list[str]) -> int:
         "embedding": _embedding,
         "hostile": _hostile,
         "privacy": _privacy,
+        "load": _load,
     }
     command = commands.get(arguments[0])
     if command is None:
@@ -94,6 +93,12 @@ def _reproduce(arguments: list[str]) -> int:
     from fkd_bench.compare.reproduce import reproduce
 
     return reproduce(arguments)
+
+
+def _load(arguments: list[str]) -> int:
+    from fkd_bench.load.command import load
+
+    return load(arguments)
 
 
 def _hostile(arguments: list[str]) -> int:

@@ -1,0 +1,49 @@
+"""`fkd-bench load`: flags in, one JSON object out."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+
+from fkd_bench.load.figures import Json, ratios
+from fkd_bench.load.flower_run import Flower, measure_flower
+from fkd_bench.load.model import STUDENT, exchanged_tensors
+from fkd_bench.load.own_run import measure_own
+from fkd_bench.load.settings import LoadSettings
+from fkd_bench.narrator import Narrator
+from fkd_common.config import FKD_RTM
+from fkd_common.errors import ExitCode, UsageError
+from fkd_common.settings import load_settings
+from fkd_common.tensors import Tensors
+
+
+def load(arguments: list[str]) -> int:
+    """Entry point of the verb; returns the exit code."""
+    # Its flags share names with other programs' variables that mean other things, such as FKD_TLS.
+    settings = load_settings(LoadSettings, "fkd-bench load", arguments, use_environment=False)
+    if settings.print_config:
+        print(settings.to_yaml(), end="")
+        return ExitCode.OK
+    if settings.method == FKD_RTM and settings.model != STUDENT:
+        raise UsageError(f"--method {FKD_RTM} exchanges a student: leave out --model {settings.model}")
+    tensors = exchanged_tensors(settings.model)
+    flowers = Flower.installed(settings) if settings.against else []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it started ends with it
+    try:
+        print(json.dumps(_measured(settings, tensors, flowers), indent=1))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return ExitCode.OK
+
+
+def _measured(settings: LoadSettings, tensors: Tensors, flowers: Sequence[Flower]) -> Json:
+    """Our figures or, beside others', those of all by name and the ratios."""
+    narrator = Narrator()
+    narrator.say(f"{settings.clients} no-op clients, {settings.rounds} rounds of {settings.model}")
+    ours = measure_own(settings, tensors, narrator)
+    if not flowers:
+        return ours
+    theirs = {flower.name: measure_flower(settings, tensors, flower, narrator) for flower in flowers}
+    compared = {name: ratios(ours, found) for name, found in theirs.items()}
+    return {"fkd": ours, **theirs, "ratio_to_fkd": compared}

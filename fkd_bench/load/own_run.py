@@ -1,0 +1,254 @@
+"""Runs this project's programs: one real `fkd-server`, processes of no-op clients, gRPC on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fkd_bench.load import method
+from fkd_bench.load.clients import SEEN, Orders, Seen, client_name
+from fkd_bench.load.figures import Json, Mark, Measured, describe
+from fkd_bench.load.model import EMBEDDING_DIM, NUM_CLASSES
+from fkd_bench.load.programs import Program, Programs, Relay, programs
+from fkd_bench.load.settings import LoadSettings
+from fkd_bench.load.usage import ProcessTree
+from fkd_bench.narrator import Narrator
+from fkd_common.access.certificates import Role
+from fkd_common.addresses import split_address
+from fkd_common.config import MissedQuorum, RunConfig
+from fkd_common.errors import FkdError
+from fkd_common.tensors import Tensors, encode
+from fkd_server.access.certificates import CertificateAuthority
+from fkd_server.prepare import ANCHORS_FILE, CLASSES_KEY, EXTRACTOR_FILE
+
+_NUM_ANCHORS = 500
+"""As many as `fkd-bench run` sets aside; FKD-RTM's checks compute a student's answers to them."""
+_DEADLINE_S = 120.0
+"""Of a round: whoever hangs ends the run."""
+_SILENCE_S = _DEADLINE_S + 30.0
+"""A coordinator that says nothing for so long hangs."""
+_LOOK_S = 0.2
+"""Between two looks whether all programs are still there."""
+_END_S = 60.0
+"""For all programs to end once the last round is over."""
+_SAY_EVERY_S = 2.0
+_LIBRARIES = ("fkd", "grpcio", "numpy", "protobuf")
+
+
+def measure_own(settings: LoadSettings, tensors: Tensors, narrator: Narrator) -> Json:
+    """Measure a coordinator: once as it is and, if asked for, once more behind a relay that counts bytes.
+
+    Raises:
+        FkdError: A program failed; the message is its own.
+    """
+    timed, wired = _run(settings, tensors, narrator, relayed=False), None
+    if settings.wire_rounds:
+        narrator.say(f"{settings.wire_rounds} more rounds through a relay that counts bytes")
+        short = settings.model_copy(update={"rounds": settings.wire_rounds})
+        wired = _run(short, tensors, narrator, relayed=True)
+    return {
+        **describe(settings, tensors, timed, wired),
+        "method": settings.method,
+        "processes": settings.processes,
+        "tls": settings.tls,
+        "versions": {"python": python_version(), **{name: version(name) for name in _LIBRARIES}},
+    }
+
+
+def _run(settings: LoadSettings, tensors: Tensors, narrator: Narrator, *, relayed: bool) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
+        return _OwnRun(settings, Path(name), running, narrator, relayed).measured(tensors)
+
+
+class _OwnRun:
+    """One run at work."""
+
+    def __init__(
+        self, settings: LoadSettings, folder: Path, running: Programs, narrator: Narrator, relayed: bool
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._running = running
+        self._narrator = narrator
+        self._relayed = relayed
+        self._relay: Relay | None = None
+
+    def measured(self, tensors: Tensors) -> Measured:
+        """Start everything, follow the coordinator's events, and wait until all programs have ended."""
+        command = _server_command(self._settings, self._folder, tensors)
+        started = time.time()
+        server = self._running.start(
+            "coordinator", command, _environment(self._folder), stderr=subprocess.PIPE
+        )
+        shares = np.array_split(np.arange(self._settings.clients), self._settings.processes)
+        clients = [
+            self._running.module(f"process of clients {share[0]} to {share[-1]}", "fkd_bench.load.clients")
+            for share in shares
+            if len(share)
+        ]
+        pids = [program.process.pid for program in clients]
+        with ProcessTree(server.process.pid) as hub, ProcessTree(*pids) as sites:
+            first = last = None
+            for event in self._events(server):
+                name, at_s = event["event"], datetime.fromisoformat(event["timestamp"]).timestamp()
+                if name == "serving":
+                    address, tls = self._address(event["address"]), self._tls_folder()
+                    for program, share in zip(clients, shares, strict=False):
+                        program.tell(json.dumps(asdict(Orders(address, share.tolist(), tls))))
+                elif name == "round_opened" and first is None:
+                    first = self._mark(at_s, hub, sites)
+                elif name == "run_completed":
+                    last = self._mark(at_s, hub, sites)
+                    break
+            assert first is not None
+            assert last is not None
+            seen = self._told(server, clients)
+        return Measured(started, first, last, hub.peak_rss_bytes, seen)
+
+    def _address(self, address: str) -> str:
+        """Where clients are to connect."""
+        if not self._relayed:
+            return address
+        host, port = split_address(address)
+        self._relay = Relay(self._running, port)
+        return f"{host}:{self._relay.port}"
+
+    def _tls_folder(self) -> str | None:
+        return str(self._folder / "sites") if self._settings.tls else None
+
+    def _mark(self, at_s: float, hub: ProcessTree, sites: ProcessTree) -> Mark:
+        return Mark(at_s, hub.cpu_s(), sites.cpu_s(), self._relay.passed() if self._relay else 0)
+
+    def _events(self, server: Program) -> Iterator[Json]:
+        """What the coordinator says, as it says it.
+
+        Raises:
+            FkdError: A program failed, or the coordinator says nothing any more.
+        """
+        heard: queue.SimpleQueue[Json] = queue.SimpleQueue()
+        threading.Thread(target=_read_events, args=(server, heard), daemon=True).start()
+        spoke = said = time.monotonic()
+        while True:
+            try:
+                event = heard.get(timeout=_LOOK_S)
+            except queue.Empty:
+                self._running.check()
+                if server.process.poll() is not None:
+                    raise FkdError(server.failure()) from None
+                if time.monotonic() - spoke > _SILENCE_S:
+                    raise FkdError(f"the coordinator has said nothing for {_SILENCE_S:.0f} s") from None
+                continue
+            spoke = time.monotonic()
+            if event["event"] == "round_opened" and (spoke - said > _SAY_EVERY_S or event["round"] == 1):
+                said = spoke
+                self._narrator.say(f"round {event['round']} of {event['of']}, {len(event['cohort'])} clients")
+            yield event
+
+    def _told(self, server: Program, clients: Sequence[Program]) -> Seen:
+        """What all clients saw, once every program has ended well."""
+        parts: list[Seen] = []
+        try:
+            for program in clients:
+                output, _ = program.process.communicate(timeout=_END_S)
+                program.check()
+                parts.append(SEEN.validate_json(output))
+            server.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            raise FkdError(f"some programs have not ended {_END_S:.0f} s after the last round") from None
+        server.check()
+        methods = {name for part in parts for name in part.rpc_ms}
+        return Seen(
+            sum(part.payload_bytes for part in parts),
+            sum(part.message_bytes for part in parts),
+            {name: [ms for part in parts for ms in part.rpc_ms.get(name, ())] for name in methods},
+        )
+
+
+def _read_events(server: Program, heard: queue.SimpleQueue[Json]) -> None:
+    """Pass on a coordinator's log lines that are events, and keep all."""
+    assert server.process.stderr is not None
+    with server.log.open("a") as kept:
+        for line in server.process.stderr:
+            kept.write(line)
+            kept.flush()
+            try:
+                event: Any = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and {"event", "timestamp"} <= event.keys():
+                heard.put(event)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """The coordinator's: what is set for other runs must not change this one."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FKD_")}
+    path = os.pathsep.join(filter(None, (str(folder / "packages"), kept.get("PYTHONPATH"))))
+    return {**kept, "PYTHONPATH": path, "FKD_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def _server_command(settings: LoadSettings, folder: Path, tensors: Tensors) -> list[str]:
+    """Write what a coordinator is started with; returns its command line."""
+    method.install(folder / "packages")
+    _prepare(folder / "prepared", tensors)
+    (folder / "run.yaml").write_text(yaml.safe_dump(_run_config(settings).model_dump(mode="json")))
+    flags = {
+        "port": "0",
+        "config": str(folder / "run.yaml"),
+        "prepared": str(folder / "prepared"),
+        "runs": str(folder / "run"),
+        "log-format": "json",
+    }
+    if settings.tls:
+        authority = CertificateAuthority.create(folder / "tls", ["localhost", "127.0.0.1"])
+        for number in range(settings.clients):
+            name = client_name(number)
+            authority.issue_folder(Role.CLIENT, name, folder / "sites" / name)
+        flags |= {"tls": str(folder / "tls"), "host": "127.0.0.1", "join-port": "0"}
+    return [
+        sys.executable,
+        "-m",
+        "fkd_server.cli",
+        *(part for name, value in flags.items() for part in (f"--{name}", value)),
+    ]
+
+
+def _run_config(settings: LoadSettings) -> RunConfig:
+    return RunConfig(
+        method=settings.method,
+        rounds=settings.rounds,
+        clients_per_round=1.0,
+        min_clients=settings.clients,
+        min_cohort=settings.clients,
+        quorum=1.0,
+        phase_deadline_s=_DEADLINE_S,
+        on_missed_quorum=MissedQuorum.ABORT,
+        correction=(),
+        personal=(),
+    )
+
+
+def _prepare(folder: Path, tensors: Tensors) -> None:
+    """A folder as `fkd-server prepare` makes it: the model in the extractor's place, and random anchors."""
+    folder.mkdir()
+    embeddings = np.random.default_rng(0).standard_normal((_NUM_ANCHORS, EMBEDDING_DIM), dtype=np.float32)
+    images = np.zeros((_NUM_ANCHORS, 8, 8, 1), np.uint8)
+    classes = json.dumps([f"class{number}" for number in range(NUM_CLASSES)])
+    (folder / EXTRACTOR_FILE).write_bytes(encode(tensors))
+    anchors = encode({"images": images, "embeddings": embeddings}, {CLASSES_KEY: classes})
+    (folder / ANCHORS_FILE).write_bytes(anchors)

@@ -1,0 +1,116 @@
+"""`fkd-bench load` against a real coordinator, and what it says without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fkd_bench.cli import main
+from fkd_bench.load.figures import Mark, Measured, describe, ratios
+from fkd_bench.load.method import moved
+from fkd_bench.load.model import exchanged_tensors
+from fkd_bench.load.settings import LoadSettings
+from fkd_common.method_registry import known_methods
+from fkd_common.tensors import encode
+
+FIELDS = {
+    "wall_s_per_round", "server_cpu_s_per_round", "client_cpu_s_per_round", "server_peak_rss_mb", "payload_bytes",
+    "message_bytes", "wire_bytes", "start_to_first_round_s", "rpc", "clients", "rounds", "model", "parameters",
+    "method", "processes", "tls", "versions",
+}  # fmt: skip
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """The one sentence that refuses a call which is a mistake."""
+    assert main(["load", *flags]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    return printed.err
+
+
+@pytest.mark.e2e
+def test_a_load_of_two_clients_says_what_two_rounds_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = {
+        "w": np.ones((300, 1000), np.float32),
+        "scale": np.float32(2).reshape(()),
+        "steps": np.array(3),
+    }
+    (tmp_path / "model.safetensors").write_bytes(encode(tensors))
+    flags = ["--clients", "2", "--rounds", "2", "--model", str(tmp_path / "model.safetensors")]
+    assert main(["load", *flags]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert set(found) == FIELDS
+    assert (found["clients"], found["rounds"], found["parameters"]) == (2, 2, 300_002)
+
+    payload = 2 * sum(array.nbytes for array in tensors.values())
+    assert found["payload_bytes"] == payload
+    assert payload < found["message_bytes"] <= payload * 1.01 + 4096
+    assert found["message_bytes"] < found["wire_bytes"] <= found["message_bytes"] * 1.01 + 4096
+
+    assert 0 < found["wall_s_per_round"] < 30
+    assert found["server_peak_rss_mb"] > 20
+    assert found["start_to_first_round_s"] > 0
+    chunks = 2 * 2 * 2  # clients, rounds, chunks of a megabyte
+    counts = {name: calls["count"] for name, calls in found["rpc"].items()}
+    assert (counts["GetChunk"], counts["PutChunk"], counts["SubmitExchange"]) == (chunks, chunks, 4)
+    assert all(0 < calls["p50_ms"] <= calls["p99_ms"] for calls in found["rpc"].values())
+
+
+def test_figures_are_of_one_round_and_bytes_of_one_client() -> None:
+    settings = LoadSettings(clients=4, rounds=10, wire_rounds=2)
+    tensors = {"w": np.zeros(25, np.float32)}
+    timed = Measured(100.0, Mark(101.5, 1.0, 2.0, 0), Mark(121.5, 4.0, 7.0, 0), 50_000_000)
+    wired = Measured(0.0, Mark(0.0, 0.0, 0.0, 1000), Mark(9.0, 9.0, 9.0, 2760), 1)
+    found = describe(settings, tensors, timed, wired)
+    assert found["wall_s_per_round"] == 2.0
+    assert found["server_cpu_s_per_round"] == 0.3
+    assert found["client_cpu_s_per_round"] == 0.5
+    assert found["server_peak_rss_mb"] == 50.0
+    assert found["payload_bytes"] == 200
+    assert found["wire_bytes"] == 220
+    assert found["start_to_first_round_s"] == 1.5
+    assert ratios(found, {**found, "wall_s_per_round": 5.0, "wire_bytes": None})["wall_s_per_round"] == 2.5
+    assert "wire_bytes" not in ratios(found, {**found, "wire_bytes": None})
+
+
+def test_without_flower_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "benchmarks/flower/install" in _refused(capsys, "--against", "flower")
+    nothing = str(tmp_path / "python")
+    told = _refused(capsys, "--against", "flower", "--flower-python", nothing)
+    assert nothing in told
+    assert "benchmarks/flower/install" in told
+
+
+def test_a_model_that_is_none_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a safetensors file" in _refused(capsys, "--model", "nothing-here")
+    assert "student" in _refused(capsys, "--method", "fkd-rtm", "--model", "resnet18")
+
+
+def test_the_ready_models_are_the_usual_ones() -> None:
+    def weights(model: str) -> int:
+        return sum(
+            array.size
+            for name, array in exchanged_tensors(model).items()
+            if "norm" not in name and not name.rpartition(".")[2].startswith("running")
+        )
+
+    assert weights("student") == 428_170
+    assert weights("resnet18") == 11_181_642  # ResNet18 with ten classes
+
+
+def test_no_two_clients_send_the_same_tensors() -> None:
+    tensors = exchanged_tensors("student")
+    sent = {encode(moved(tensors, client)) for client in range(5)}
+    assert len(sent) == 5
+    assert all(len(blob) == len(encode(tensors)) for blob in sent)
+
+
+def test_the_method_without_learning_is_none_to_compare_with() -> None:
+    assert "load" not in known_methods()
