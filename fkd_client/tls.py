@@ -7,7 +7,8 @@ from pathlib import Path
 import grpc
 import structlog
 
-from fkd_common.access.certificates import CLIENT_FILES, Credentials, Role, holder_of
+from fkd_common.access.certificates import CLIENT_FILES, Credentials, holder_of
+from fkd_common.access.roles import Role
 from fkd_common.errors import UnauthenticatedError, UsageError
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from fkd_common.access.certificates import OPERATOR_COMMAND
+from fkd_common.access.roles import OPERATOR_COMMAND
 from fkd_common.addresses import is_loopback
 from fkd_common.errors import ForbiddenError, InvalidUploadError
 from fkd_common.pb import admin_pb2 as pb

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.rpc import code_pb2
@@ -35,8 +35,7 @@ from fkd_common.rpc import (
     Method,
     to_status,
 )
-from fkd_server.access.identity import host_of
-from fkd_server.access.tls import ServerTls, peer_of
+from fkd_server.access.identity import host_of, peer_of
 from fkd_server.admin import Admin
 from fkd_server.admission import Slots
 from fkd_server.grpc_polls import Polls
@@ -49,6 +48,9 @@ from fkd_server.limits import (
     Limits,
 )
 from fkd_server.service import TENSOR_SUBMITS, CoordinatorService
+
+if TYPE_CHECKING:
+    from fkd_server.access.tls import ServerTls
 
 _ADMIN_PATHS = frozenset(method.path for method in ADMIN_METHODS.values())
 _REFLECTION_PATHS = frozenset(method.path for method in REFLECTION_METHODS)

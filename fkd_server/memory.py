@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import resource
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE_BYTES = 32 * 1024
-"""Below the 64 KiB pieces in which gRPC reads: a flood of them would stay in the heap as holes."""
+_ROOMY, _TIGHT = 2 << 20, 32 << 10
+"""Buffers from these sizes on are mapped one by one, and given back when they are freed. In a roomy heap chunks of
+uploads are not: mapping them would cost more page faults than everything else. In a tight one even the pieces of 64 KiB
+in which gRPC reads are: a flood of them would stay in the heap as holes."""
+_ROOM_BYTES = 160 << 20
+"""Resident memory from which on the heap is a tight one."""
+_HOLES_BYTES = 8 << 20
+"""Growth after which a tight heap is searched for pages that nobody uses."""
+_LOOK_S = 0.05
 
 
-def return_large_buffers() -> None:
-    """Give buffers of 32 KiB and more back to the system when they are freed.
+class Heap:
+    """The C heap of this process; does nothing where there is no glibc."""
 
-    glibc raises its threshold each time a larger buffer is freed, so that after a few rounds of megabyte-sized
-    chunks and uploads everything would stay in the heap. Does nothing where there is no glibc.
-    """
-    if not sys.platform.startswith("linux"):
-        return
+    def __init__(self) -> None:
+        """Fix what glibc adapts: it raises its threshold with every larger buffer that is freed."""
+        self._mallopt: Callable[[int, int], int] | None = None
+        self._is_tight = False
+        if not sys.platform.startswith("linux"):
+            return
+        try:
+            libc = ctypes.CDLL(None)
+            self._mallopt, self._trim = libc.mallopt, libc.malloc_trim
+        except (OSError, AttributeError):
+            return
+        self._mallopt(_M_ARENA_MAX, 1)
+        self._map_from(_ROOMY)
+
+    async def watch(self) -> None:
+        """For ever: make the heap tight while it is large, and roomy again."""
+        trimmed = 0
+        while self._mallopt is not None and (resident := _resident_bytes()) is not None:
+            tight = resident > _ROOM_BYTES
+            if tight != self._is_tight:
+                self._map_from(_TIGHT if tight else _ROOMY)
+                self._is_tight = tight
+            if tight and resident - trimmed > _HOLES_BYTES:
+                await asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
+                trimmed = _resident_bytes() or 0
+            trimmed = min(trimmed, resident)
+            await asyncio.sleep(_LOOK_S)
+
+    def _map_from(self, size: int) -> None:
+        assert self._mallopt is not None
+        self._mallopt(_M_MMAP_THRESHOLD, size)
+        self._mallopt(_M_TRIM_THRESHOLD, 2 * size)
+
+
+def _resident_bytes() -> int | None:
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    for parameter, value in (
-        (_M_MMAP_THRESHOLD, _LARGE_BYTES),
-        (_M_TRIM_THRESHOLD, _LARGE_BYTES),
-        (_M_ARENA_MAX, 2),
-    ):
-        mallopt(parameter, value)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return None

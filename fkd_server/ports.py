@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fkd_common.addresses import join_address
 from fkd_common.errors import UsageError
-from fkd_server.access.certificates import CertificateAuthority
-from fkd_server.access.enrolment import EnrolmentServer
-from fkd_server.access.tls import ServerTls
 from fkd_server.grpc_server import GrpcServer
 from fkd_server.method.federated_method import Json
 from fkd_server.run import Run
 from fkd_server.settings import ServerSettings
 from fkd_server.web.start import SecondPort
+
+if TYPE_CHECKING:
+    from fkd_server.access.enrolment import EnrolmentServer
+    from fkd_server.access.tls import ServerTls
 
 
 class Ports:
@@ -38,7 +40,7 @@ class Ports:
             PortInUseError: A port is taken.
         """
         settings, host = self._settings, self._settings.listen_host()
-        tls = ServerTls(settings.tls) if settings.tls else None
+        tls = _tls(settings)
         port = self.main.listen(host, settings.port, tls)
         self._enrolment = _enrolment(settings, tls, host)
         await self._web.start(settings, tls, self.main.unready)
@@ -66,14 +68,31 @@ class Ports:
         await self._web.stop()
 
 
+def _tls(settings: ServerSettings) -> ServerTls | None:
+    if settings.tls is None:
+        return None
+    from fkd_server.access.tls import ServerTls  # not over plain text: certificates cost megabytes
+
+    return ServerTls(settings.tls)
+
+
 def _enrolment(settings: ServerSettings, tls: ServerTls | None, host: str) -> EnrolmentServer | None:
     """The port for new clients, bound; None where certificates come from elsewhere, or without TLS."""
-    if tls is None or settings.join_port == 0 or not CertificateAuthority.exists(tls.folder):
+    needed = UsageError(
+        f"--join-port {settings.join_port} needs --tls with the authority's key in the folder (`fkd-server certs init`)"
+    )
+    if tls is None:
         if settings.join_port:
-            raise UsageError(
-                f"--join-port {settings.join_port} needs --tls with the authority's key in the folder "
-                "(`fkd-server certs init`)"
-            )
+            raise needed
+        return None
+    from fkd_server.access.certificates import CertificateAuthority
+    from fkd_server.access.enrolment import EnrolmentServer
+
+    if settings.join_port == 0:
+        return None
+    if not CertificateAuthority.exists(tls.folder):
+        if settings.join_port:
+            raise needed
         return None
     following = settings.port + 1 if settings.port else 0  # where any port is good, any port is
     enrolment = EnrolmentServer(tls)

@@ -22,7 +22,7 @@ from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluation, Evaluator
 from fkd_server.method.exchange import Exchange, ExchangeRules
 from fkd_server.method.federated_method import FederatedMethod, Json
-from fkd_server.method.secure_fkd_rtm import method_for
+from fkd_server.method.fkd_rtm import method_for
 from fkd_server.overview import Overview
 from fkd_server.prepare import Preparation, load_prepared, prepare_in_child
 from fkd_server.published_files import PublishedFiles

@@ -16,7 +16,7 @@ from fkd_common.places import cache_folder
 from fkd_common.service_manager import ServiceManager
 from fkd_common.tracing import start_tracing, stop_tracing
 from fkd_server.grpc_server import GrpcServer
-from fkd_server.memory import return_large_buffers
+from fkd_server.memory import Heap
 from fkd_server.method.federated_method import Json
 from fkd_server.open_files import allow_many_connections
 from fkd_server.ports import Ports
@@ -44,18 +44,19 @@ def serve(settings: ServerSettings) -> int:
     Raises:
         FkdError: The run cannot begin or go on.
     """
-    return_large_buffers()
+    heap = Heap()
     allow_many_connections()
-    return asyncio.run(_serve(settings))
+    return asyncio.run(_serve(settings, heap))
 
 
-async def _serve(settings: ServerSettings) -> int:
+async def _serve(settings: ServerSettings, heap: Heap) -> int:
     """The ports and the preparation around one run."""
     ports, preparation, manager = Ports(settings), Preparation(), ServiceManager.from_environment()
     stop = _stop_on_signals(ports.main, manager)
     run = None
     await ports.open(lambda: preparation.activity)
     living = asyncio.create_task(say_alive(ports.main, manager))
+    watching = asyncio.create_task(heap.watch())
     try:
         run = await _assemble_unless(stop, settings, preparation, manager)
         if run is None:
@@ -77,6 +78,7 @@ async def _serve(settings: ServerSettings) -> int:
     finally:
         manager.stopping()
         living.cancel()
+        watching.cancel()
         await ports.close(STOP_GRACE_S if stop.is_set() and run else 1.0)
         await asyncio.get_running_loop().run_in_executor(None, stop_tracing)
         if run is not None:

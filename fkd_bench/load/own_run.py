@@ -29,7 +29,7 @@ from fkd_bench.load.programs import Program, Programs, Relay, programs
 from fkd_bench.load.settings import LoadSettings
 from fkd_bench.load.usage import ProcessTree
 from fkd_bench.narrator import Narrator
-from fkd_common.access.certificates import Role
+from fkd_common.access.roles import Role
 from fkd_common.addresses import split_address
 from fkd_common.config import MissedQuorum, RunConfig
 from fkd_common.errors import FkdError

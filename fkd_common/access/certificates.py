@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 
 from cryptography import x509
@@ -20,28 +19,17 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from fkd_common.access.roles import OPERATOR_COMMAND, Role
 from fkd_common.errors import InvalidUploadError, UnauthenticatedError, UsageError
 from fkd_common.identifiers import check_client_name
 
 MAX_FILE_BYTES = 1 << 20
 """Largest certificate or key file that is read."""
 
-OPERATOR_COMMAND = "`fkd-server certs issue NAME --role operator --out DIR`"
-"""What makes an operator's certificate."""
-
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """What ``cryptography`` raises for bytes that are no certificate, key or request: it has no common base."""
 
 _URI_PREFIX = "urn:fkd:"
-
-
-class Role(StrEnum):
-    """What a caller may do."""
-
-    CLIENT = "client"
-    """Take part in runs."""
-    OPERATOR = "operator"
-    """See and steer runs."""
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fkd_common.access.certificates import (
-    UNREADABLE,
-    Role,
-    holder_uri,
-    replace,
-    to_pem,
-    utc_now,
-    write_new,
-)
+from fkd_common.access.certificates import UNREADABLE, holder_uri, replace, to_pem, utc_now, write_new
+from fkd_common.access.roles import Role
 from fkd_common.errors import InvalidUploadError, UsageError
 from fkd_common.identifiers import check_client_name
 from fkd_server.access.host_names import general_name

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from fkd_common.access.certificates import Role, fingerprint, utc_now
+from fkd_common.access.certificates import fingerprint, utc_now
+from fkd_common.access.roles import Role
 from fkd_common.errors import ExitCode, UsageError
 from fkd_common.given_path import given_path
 from fkd_common.program import OneSentenceParser

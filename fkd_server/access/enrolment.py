@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from fkd_common.access.certificates import UNREADABLE, Role, to_pem
+from fkd_common.access.certificates import UNREADABLE, to_pem
 from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES
+from fkd_common.access.roles import Role
 from fkd_common.addresses import join_address
 from fkd_common.errors import (
     FkdError,

@@ -6,12 +6,15 @@ Without TLS nothing is proved: the coordinator then listens on loopback only, an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from fkd_common.access.certificates import Role
+from fkd_common.access.roles import Role
 
-__all__ = ["UNPROVEN", "Peer", "Role", "host_of"]
+if TYPE_CHECKING:
+    from fkd_server.access.tls import ServerTls
+
+__all__ = ["UNPROVEN", "Peer", "Role", "host_of", "peer_of"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,15 @@ class Peer:
 
 UNPROVEN = Peer()
 """A peer of a plain-text connection, or within this process."""
+
+
+def peer_of(tls: ServerTls | None, context: Any) -> Peer:
+    """Who makes a call; nobody in particular without TLS.
+
+    Raises:
+        UnauthenticatedError: The certificate does not count.
+    """
+    return UNPROVEN if tls is None else tls.peer_of(context)
 
 
 def host_of(context: Any) -> str:

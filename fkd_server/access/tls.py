@@ -28,7 +28,7 @@ from fkd_common.access.certificates import (
     utc_now,
 )
 from fkd_common.errors import UnauthenticatedError, UsageError
-from fkd_server.access.identity import UNPROVEN, Peer
+from fkd_server.access.identity import Peer
 from fkd_server.access.revocation import RevokedList
 
 
@@ -131,15 +131,6 @@ class ServerTls:
                         "certificates_renewed", expires=f"{expires:%Y-%m-%d %H:%M} UTC"
                     )
             return self._credentials
-
-
-def peer_of(tls: ServerTls | None, context: Any) -> Peer:
-    """Who makes a call; nobody in particular without TLS.
-
-    Raises:
-        UnauthenticatedError: The certificate does not count.
-    """
-    return UNPROVEN if tls is None else tls.peer_of(context)
 
 
 def _configuration(credentials: Credentials) -> grpc.ServerCertificateConfiguration:

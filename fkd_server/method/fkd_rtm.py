@@ -49,7 +49,7 @@ from fkd_server.method.federated_method import (
     VoteUpload,
 )
 from fkd_server.method.refinement import AscentState, PooledMoments, Refinement
-from fkd_server.method.secure_sum import SumState
+from fkd_server.method.sum_state import SumState
 
 PERSONAL_CANDIDATE = "personal"
 """What sites' counts for their own models are filed under."""
@@ -489,6 +489,15 @@ class FkdRtm:
         """ "V.0", "V.1", ... each (p, C)."""
         p = self.num_moment_features
         return self._statistics(artifact, {f"V.{i}": p for i in range(len(self.config.lambda_grid))})
+
+
+def method_for(config: RunConfig) -> type[FkdRtm]:
+    """The server half that a configuration asks for."""
+    if not config.secure_aggregation:
+        return FkdRtm
+    from fkd_server.method.secure_fkd_rtm import SecureFkdRtm  # its cryptography costs megabytes
+
+    return SecureFkdRtm
 
 
 def personal_scores(uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:

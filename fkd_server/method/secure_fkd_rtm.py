@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 
-from fkd_common.config import RunConfig
 from fkd_common.method.moments import unpack_symmetric
 from fkd_common.method.student_layout import TensorSpec
 from fkd_common.secure_sum.sharing import ThresholdRule
@@ -126,11 +125,6 @@ class SecureFkdRtm(FkdRtm):
             "A": TensorSpec((p * (p + 1) // 2,), "float64"),
             "B": TensorSpec((p, self.num_classes), "float64"),
         }
-
-
-def method_for(config: RunConfig) -> type[FkdRtm]:
-    """The server half that a configuration asks for."""
-    return SecureFkdRtm if config.secure_aggregation else FkdRtm
 
 
 def _steps_of(plan: PhasePlan) -> list[PhasePlan]:

@@ -1,15 +1,15 @@
 """The coordinator's half of secure sums: relays keys and shares, adds masked tensors up, takes the masks off the sum.
 
 The protocol and its threat model are in ``fkd_common.secure_sum``. Everything a step needs is in a
-:class:`SumState` and the uploads of the step, so that a restarted coordinator goes on where it was. What a sum is
-for is decided in ``fkd_server.method.fkd_rtm``.
+:class:`~fkd_server.method.sum_state.SumState` and the uploads of the step, so that a restarted coordinator goes on
+where it was. What a sum is for is decided in ``fkd_server.method.fkd_rtm``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,29 +31,7 @@ from fkd_common.secure_sum.sharing import ThresholdRule, combine
 from fkd_common.secure_sum.steps import SecureStep, Step, Summed
 from fkd_common.tensors import Tensors, decode, encode
 from fkd_server.method.federated_method import SecureUpload, TaskContent
-
-
-@dataclass(frozen=True)
-class SumState:
-    """How far a secure sum has come: references and names, nothing secret."""
-
-    summed: Summed
-    done: Step
-    """The last step whose uploads are in."""
-    roster: Artifact
-    """Everybody's public keys."""
-    members: tuple[str, ...]
-    """Who published keys, sorted."""
-    inboxes: Mapping[str, Artifact] = field(default_factory=dict)
-    """By member that sent shares: the shares that the others sealed for it."""
-    masked: Artifact | None = None
-    """The sum of the masked tensors."""
-    delivered: tuple[str, ...] = ()
-    """Whose masked tensors are in it."""
-
-    def artifacts(self) -> list[Artifact]:
-        """What the sum still needs."""
-        return [self.roster, *self.inboxes.values(), *([self.masked] if self.masked else [])]
+from fkd_server.method.sum_state import SumState
 
 
 class SecureSums:

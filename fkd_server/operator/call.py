@@ -10,8 +10,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from fkd_common.access.certificates import OPERATOR_COMMAND, OPERATOR_FILES, Credentials
+from fkd_common.access.certificates import OPERATOR_FILES, Credentials
 from fkd_common.access.handshake import why_plain_text_fails, why_tls_fails
+from fkd_common.access.roles import OPERATOR_COMMAND
 from fkd_common.addresses import split_address
 from fkd_common.errors import FkdError, UnreachableError, UsageError
 from fkd_common.given_path import given_path

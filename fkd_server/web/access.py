@@ -14,15 +14,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from fkd_common.access.certificates import OPERATOR_COMMAND
+from fkd_common.access.roles import OPERATOR_COMMAND
 from fkd_common.addresses import is_loopback
 from fkd_common.errors import BusyError, ForbiddenError, UnauthenticatedError, UsageError
 from fkd_server.access.identity import Role
-from fkd_server.access.tls import ServerTls
 from fkd_server.web.look_token import LookToken
+
+if TYPE_CHECKING:
+    from fkd_server.access.tls import ServerTls
 
 COOKIE = "fkd_look"
 COOKIE_S = 12 * 3600

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
-from fkd_common.access.certificates import Credentials
 from fkd_common.errors import UsageError
-from fkd_server.access.tls import ServerTls
+
+if TYPE_CHECKING:  # reading certificates costs megabytes, which plain text need not pay
+    from fkd_common.access.certificates import Credentials
+    from fkd_server.access.tls import ServerTls
 
 
 class Https:

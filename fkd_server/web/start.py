@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from fkd_common.errors import PortInUseError
-from fkd_server.access.tls import ServerTls
 from fkd_server.run import Run
 from fkd_server.settings import ServerSettings
 from fkd_server.web.access import Gate
@@ -20,6 +20,9 @@ from fkd_server.web.look_token import LookToken
 from fkd_server.web.meters import Meters
 from fkd_server.web.metrics import RunCollector, watch_process
 from fkd_server.web.server import WebServer
+
+if TYPE_CHECKING:
+    from fkd_server.access.tls import ServerTls
 
 PORTS_AFTER = 2
 """The default port is so many after the main one; the one between is for new clients."""

@@ -23,7 +23,7 @@ def test_the_layers_hold() -> None:
 def test_the_coordinator_imports_neither_torch_nor_its_friends() -> None:
     command = (
         "import sys, fkd_server.cli\n"
-        "heavy = {'torch', 'torchvision', 'lightgbm', 'sklearn', 'PIL', 'scipy', 'pandas'}\n"
+        "heavy = {'torch', 'torchvision', 'lightgbm', 'sklearn', 'PIL', 'scipy', 'pandas', 'cryptography'}\n"
         "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"
     )
     result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)

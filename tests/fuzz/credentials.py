@@ -21,11 +21,11 @@ from fkd_common.access.certificates import (
     SERVER_FILES,
     UNREADABLE,
     Credentials,
-    Role,
     holder_of,
     to_pem,
 )
 from fkd_common.access.join_token import decode_token
+from fkd_common.access.roles import Role
 from fkd_common.errors import FkdError
 from fkd_common.identifiers import check_client_name
 from fkd_common.pb import enrolment_pb2 as pb

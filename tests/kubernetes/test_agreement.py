@@ -11,7 +11,8 @@ import pytest
 import yaml
 from cryptography import x509
 
-from fkd_common.access.certificates import Role, holder_of
+from fkd_common.access.certificates import holder_of
+from fkd_common.access.roles import Role
 from fkd_common.addresses import split_address
 from fkd_server.cli import main as server_main
 from tests.kubernetes.alerts import ALERTS

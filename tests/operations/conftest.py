@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fkd_common.access.certificates import Role
+from fkd_common.access.roles import Role
 from fkd_server.access.certificates import CertificateAuthority
 from fkd_shards.shard import read_shard
 from tests.e2e.conftest import World

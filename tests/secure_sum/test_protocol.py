@@ -16,7 +16,8 @@ from fkd_common.secure_sum.sharing import ThresholdRule
 from fkd_common.secure_sum.steps import SecureStep, Step, Summed
 from fkd_common.tensors import Tensors, decode, encode
 from fkd_server.method.federated_method import SecureUpload
-from fkd_server.method.secure_sum import SecureSums, SumState
+from fkd_server.method.secure_sum import SecureSums
+from fkd_server.method.sum_state import SumState
 
 RULE = ThresholdRule(2 / 3)
 KEYS, SHARES, MASKED, UNMASK = (SecureStep(Summed.STUDENT, step) for step in Step)

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from fkd_client.tls import ClientTls
-from fkd_common.access.certificates import Role
+from fkd_common.access.roles import Role
 from fkd_server.access.certificates import CertificateAuthority
 from tests.server.tiny import TinyRun, tiny_run
 

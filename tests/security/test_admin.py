@@ -10,7 +10,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from fkd_common.access.certificates import Role
+from fkd_common.access.roles import Role
 from fkd_common.errors import ExitCode, ForbiddenError
 from fkd_common.rpc import ADMIN_METHODS
 from fkd_server.access.identity import UNPROVEN

@@ -13,7 +13,8 @@ import time_machine
 from cryptography import x509
 
 from fkd_client.cli import main as client_main
-from fkd_common.access.certificates import CLIENT_FILES, SERVER_FILES, Credentials, Role, holder_of
+from fkd_common.access.certificates import CLIENT_FILES, SERVER_FILES, Credentials, holder_of
+from fkd_common.access.roles import Role
 from fkd_common.errors import ExitCode, UsageError
 from fkd_server.access.certificates import new_key
 from fkd_server.access.host_names import hosts_of

@@ -10,8 +10,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fkd_client.join import _checked, _signing_request
-from fkd_common.access.certificates import SERVER_FILES, Credentials, Role
+from fkd_common.access.certificates import SERVER_FILES, Credentials
 from fkd_common.access.join_token import decode_token, encode_token
+from fkd_common.access.roles import Role
 from fkd_common.errors import InvalidUploadError, RefusedError, UnauthenticatedError, UsageError
 from fkd_common.pb import enrolment_pb2 as pb
 from fkd_server.access.certificates import CertificateAuthority, new_key

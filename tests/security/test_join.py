@@ -19,8 +19,9 @@ from structlog.testing import capture_logs
 
 from fkd_client.join import join
 from fkd_client.tls import ClientTls
-from fkd_common.access.certificates import Role, holder_of, to_pem
+from fkd_common.access.certificates import holder_of, to_pem
 from fkd_common.access.join_token import MAX_ENROLMENT_MESSAGE_BYTES, PREFIX, decode_token
+from fkd_common.access.roles import Role
 from fkd_common.errors import (
     ExitCode,
     FkdError,

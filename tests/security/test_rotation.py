@@ -12,7 +12,7 @@ from cryptography import x509
 from structlog.testing import capture_logs
 
 from fkd_client.tls import ClientTls
-from fkd_common.access.certificates import Role
+from fkd_common.access.roles import Role
 from fkd_common.errors import UnauthenticatedError, UnreachableError
 from fkd_server.access.certificates import CertificateAuthority
 from fkd_server.access.records import revoke

@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fkd_client.tls import ClientTls
-from fkd_common.access.certificates import Role, holder_uri, to_pem
+from fkd_common.access.certificates import holder_uri, to_pem
+from fkd_common.access.roles import Role
 from fkd_common.errors import ForbiddenError, UnauthenticatedError, UnreachableError, UsageError
 from fkd_common.rpc import METHODS
 from fkd_server.access.certificates import CertificateAuthority, key_pem, new_key

@@ -19,8 +19,7 @@ from fkd_common.tensors import encode
 from fkd_server.admin import Admin
 from fkd_server.chronicle import Chronicle
 from fkd_server.coordinator import Coordinator
-from fkd_server.method.fkd_rtm import FkdRtm
-from fkd_server.method.secure_fkd_rtm import method_for
+from fkd_server.method.fkd_rtm import FkdRtm, method_for
 from fkd_server.overview import Overview
 from fkd_server.published_files import PublishedFiles
 from fkd_server.run_state import Event, PhaseKey, Position

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from fkd_common.access.certificates import CLIENT_FILES, Credentials, Role
+from fkd_common.access.certificates import CLIENT_FILES, Credentials
+from fkd_common.access.roles import Role
 from fkd_common.errors import BusyError, UsageError
 from fkd_server.access.records import revoke
 from fkd_server.access.tls import ServerTls

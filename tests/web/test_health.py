@@ -15,7 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from fkd_client.tls import ClientTls
-from fkd_common.access.certificates import CLIENT_FILES, Credentials, Role
+from fkd_common.access.certificates import CLIENT_FILES, Credentials
+from fkd_common.access.roles import Role
 from fkd_server.access.tls import ServerTls
 from fkd_server.disk_trouble import DISK_FORGIVEN_S
 from fkd_server.grpc_server import GrpcServer

@@ -13,7 +13,7 @@ from itertools import islice
 import pytest
 from structlog.testing import capture_logs
 
-from fkd_common.access.certificates import Role
+from fkd_common.access.roles import Role
 from fkd_common.message_json import as_json
 from fkd_server.access.records import revoke
 from fkd_server.access.tls import ServerTls
