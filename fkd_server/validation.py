@@ -17,7 +17,7 @@ from fkd_common.method.moment_checks import OutputLayer, moment_flaw
 from fkd_common.method.moments import num_moment_features, unpack_symmetric
 from fkd_common.method.privacy import NoiseScale
 from fkd_common.method.refinement import gradient_flaw
-from fkd_common.method.student_checks import UPLOAD_ROOM, student_flaw
+from fkd_common.method.student_checks import UPLOAD_ANCHORS, UPLOAD_ROOM, student_flaw
 from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.pb import types_pb2 as types
 from fkd_common.phases import REFINE_PHASES
@@ -40,7 +40,7 @@ class Background:
     diagonal: NDArray[np.float64] | None = None
     """(p,) what the client's Σ z² cannot exceed, while gradients refine the pooled moments."""
     anchors: NDArray[np.float32] | None = None
-    """(m, d) embeddings that a student has to answer for; without them it answers for one zero."""
+    """(a, d) embeddings that a student has to answer for; without them it answers for one zero."""
     start: Tensors | None = None
     """W_t, from which the client's student was trained, where its difference travels."""
 
@@ -53,7 +53,8 @@ class Background:
             start = None
             if isinstance(method, FkdRtm) and method.config.update_codec is not UpdateCodec.FP32:
                 start = method.student()
-            return cls(round_number, num_samples, anchors=method.anchor_embeddings, start=start)
+            anchors = method.anchor_embeddings[:UPLOAD_ANCHORS]
+            return cls(round_number, num_samples, anchors=anchors, start=start)
         if isinstance(method, FkdRtm) and phase in REFINE_PHASES:
             return cls(round_number, num_samples, diagonal=method.gradient_bound())
         if phase != types.PHASE_MOMENTS or not isinstance(method, FkdRtm):

@@ -26,6 +26,8 @@ MAX_RESPONSE = 1e4
 """Largest magnitude of what an averaged student computes on the anchors, in any layer."""
 UPLOAD_ROOM = 10.0
 """A single student's limits, in those of an average."""
+UPLOAD_ANCHORS = 64
+"""Anchors that a single student has to answer for; an average answers for all, and who spoils it is left out."""
 
 
 def student_flaw(
