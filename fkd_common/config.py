@@ -267,12 +267,12 @@ class RunConfig(BaseModel):
     """Shorten what is longer than the bound, or leave it out."""
 
     # -- on the wire -----------------------------------------------------------------------------
-    update_codec: UpdateCodec = UpdateCodec.FP32
+    update_codec: UpdateCodec = UpdateCodec.INT4
     """Matrices of a student's update, on its way up: `fp16`, `int8` rounded without bias, or after a random rotation
     `int4` or `int1` (EDEN, DRIVE). Masked sums of secure_aggregation are not coded."""
-    model_codec: ModelCodec = ModelCodec.FP32
+    model_codec: ModelCodec = ModelCodec.INT8
     """The averaged student, on its way down."""
-    statistics_codec: StatisticsCodec = StatisticsCodec.FP32
+    statistics_codec: StatisticsCodec = StatisticsCodec.INT16
     """Moments, gradients, residuals and solutions, both ways; masked sums, and all under noise, as they are."""
 
     # -- differential privacy of residuals and moments -------------------------------------------

@@ -45,7 +45,8 @@ def prepared(site: Site, **changes: Any) -> Pipeline:
     config = RunConfig(
         **{
             "hidden": HIDDEN, "dropout": (0.0, 0.0), "teacher_trees": 3, "min_val": 5, "local_steps": 3,
-            "lambda_grid": (1.0, 10.0), **changes,
+            "lambda_grid": (1.0, 10.0), "update_codec": "fp32", "model_codec": "fp32",
+            "statistics_codec": "fp32", **changes,
         }
     )  # fmt: skip
     pipeline = Pipeline(site, config)

@@ -20,7 +20,10 @@ from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
 
 C, D, M = 2, 3, 4
-CONFIG = RunConfig(hidden=(2,), dropout=(0.0,), lambda_grid=(1.0, 10.0))
+CONFIG = RunConfig(
+    hidden=(2,), dropout=(0.0,), lambda_grid=(1.0, 10.0),
+    update_codec="fp32", model_codec="fp32", statistics_codec="fp32",
+)  # fmt: skip
 SITE = SimpleNamespace(anchor_embeddings=np.zeros((M, D), np.float32), num_classes=C)
 PIPELINE = SimpleNamespace(config=CONFIG, site=SITE)
 

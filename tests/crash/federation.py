@@ -42,6 +42,7 @@ class Federation:
             "--run-id", "run", "--rounds", str(self._rounds), "--residual-every", "1", "--personal-every", "1",
             "--personal", "prior", "--hidden", str(HIDDEN), "--dropout", "0", "--norm", "layer",
             "--moment-features", "embedding", "--refine-steps", "1", "--no-correction-at-start",
+            "--update-codec", "fp32", "--model-codec", "fp32", "--statistics-codec", "fp32",
             "--lambda-grid", "1,10", "--anchor-lambda-grid", "1,10", "--min-clients", str(len(NAMES)),
             "--quorum", "1", "--clients-per-round", "1", "--heartbeat-s", "0.2", "--heartbeat-limit-s", "20",
             "--phase-deadline-s", "120",

@@ -37,12 +37,13 @@ ANCHORS = np.array([[0, 0, 0], [2, 0, 1], [0, 4, 1], [2, 4, 2]], dtype=np.float3
 
 
 def tiny_config(**changes: Any) -> RunConfig:
-    """2 clients, 1 round and nothing before it, hidden layer of 2, no corrections, no personalisation."""
+    """2 clients, 1 round and nothing before it, hidden layer of 2, no corrections, no personalisation, no codecs."""
     keys: dict[str, Any] = {
         "rounds": 1, "clients_per_round": 1.0, "min_clients": 2, "min_cohort": 1, "phase_deadline_s": 60.0,
         "heartbeat_s": 2.0, "heartbeat_limit_s": 8.0, "hidden": (2,), "dropout": (0.0,), "norm": "layer",
         "correction": (), "personal": (), "lambda_grid": (1.0, 10.0), "anchor_lambda_grid": (1.0, 10.0),
-        "correction_at_start": False, "refine_steps": 0,
+        "correction_at_start": False, "refine_steps": 0, "update_codec": "fp32", "model_codec": "fp32",
+        "statistics_codec": "fp32",
     }  # fmt: skip
     return RunConfig(**{**keys, **changes})
 
