@@ -5,9 +5,10 @@ With a frozen extractor neither embeddings nor labels change during a run, so ne
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import lightgbm as lgb
@@ -22,6 +23,10 @@ from fkd_common.errors import DataError
 from fkd_common.method.calibration import Calibration, expand_to_global, fit_calibration
 from fkd_common.method.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from fkd_common.method.probabilities import softmax
+
+
+_REMEMBERED = 3
+"""Training part, D_val and a test set."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,22 @@ class TeacherModel:
     """C_k, fitted on D_val."""
     threads: int
     """Threads used to predict."""
+    _latest: dict[bytes, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def probabilities(self, h: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Uncalibrated (n, C_loc) probabilities over the present classes (Eq. 2)."""
-        return _probabilities(self.booster, h, len(self.present), self.threads)
+        """Uncalibrated (n, C_loc) probabilities over the present classes (Eq. 2); the latest are remembered.
+
+        A test set is asked about several times, and walking all trees costs far more than reading the embeddings.
+        """
+        key = hashlib.blake2b(np.ascontiguousarray(h).data, digest_size=16).digest()
+        found = self._latest.get(key)
+        if found is None:
+            found = _probabilities(self.booster, h, len(self.present), self.threads)
+            found.flags.writeable = False
+            self._latest[key] = found
+            if len(self._latest) > _REMEMBERED:
+                del self._latest[next(iter(self._latest))]
+        return found
 
     def calibrated(self, h: NDArray[np.float32]) -> NDArray[np.float32]:
         """Calibrated p̂ of (n, d) embeddings over all classes in global order, (n, C) float32, positive."""

@@ -128,3 +128,19 @@ def test_reliability_by_hand():
 def test_an_empty_training_part_is_refused(config):
     with pytest.raises(DataError, match="at least 1 training sample"):
         taught(config, n=0, v=0)
+
+
+def test_what_was_asked_lately_is_not_predicted_again(config, monkeypatch):
+    model = taught(config).model
+    asked = [make_blobs(20, [0, 1, 3], seed=seed).h for seed in range(5)]
+    first = [model.probabilities(h) for h in asked]
+    predicted = []
+    monkeypatch.setattr(
+        "fkd_client.teacher._probabilities", lambda booster, h, *rest: predicted.append(h) or np.ones((20, 3))
+    )
+    assert model.probabilities(asked[4].copy()).tobytes() == first[4].tobytes()
+    assert not predicted
+    model.probabilities(asked[0])
+    assert len(predicted) == 1
+    with pytest.raises(ValueError, match="read-only"):
+        first[4][0, 0] = 2.0
