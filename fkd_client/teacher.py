@@ -24,7 +24,6 @@ from fkd_common.method.calibration import Calibration, expand_to_global, fit_cal
 from fkd_common.method.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from fkd_common.method.probabilities import softmax
 
-
 _REMEMBERED = 3
 """Training part, D_val and a test set."""
 
