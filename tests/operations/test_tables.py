@@ -74,5 +74,5 @@ def test_sizes_in_the_guide_are_those_of_the_default_method() -> None:
     )
     moments = 4 * (p * (p + 1) // 2 + p * classes)
     assert f"({p:,} by default)" in text
-    assert f"| {student / 1e6:.2f} MB |" in text
-    assert f"| {moments / 1e6:.2f} MB;" in text
+    assert f"| {student / 1e6:.2f} MB as fp32;" in text
+    assert f"| {moments / 1e6:.2f} MB as fp32;" in text
