@@ -109,8 +109,9 @@ class Coordinator:
         self.attendance.resume(clients, now)
         self._round_opened = now
         if at.open is not None:
-            self.open = self._phase_at_work(at.open, now)
+            self.open = self._phase_at_work(at.round, at.open, now)
             self.open.uploads.update(uploads)
+            during(PHASE_NAMES[at.open.phase])
         resumed: dict[str, Json] = {"state": at.state.value, "round": max(0, at.round)}
         self._emit(Event("run_resumed", {**resumed, "waiting_for": self.waiting_for(now)}))
 
@@ -293,10 +294,11 @@ class Coordinator:
         self,
         to: Position,
         *,
+        opens: OpenPhase | None = None,
         closed: ClosedPhase | None = None,
         round_record: Mapping[str, Json] | None = None,
     ) -> None:
-        """Make a step: durably first, then in memory.
+        """Make a step, in which a phase may open: durably first, then in memory; see :meth:`Journal.moved`.
 
         Raises:
             OSError: The disk does not take it; the run stands where it stood.
@@ -304,7 +306,10 @@ class Coordinator:
         to = replace(to, method=self._method.snapshot())
         self._journal.moved(to, self._method.in_use(), closed=closed, round_record=round_record)
         self._at = to
-        if to.open is None:
+        if opens is not None:
+            self.open = opens
+            during(PHASE_NAMES[opens.key.phase])
+        elif to.open is None:
             self.open = None
 
     def _advance(self, now: float) -> bool:
@@ -316,10 +321,12 @@ class Coordinator:
             if at.paused_by:
                 self._held_since = now if self._held_since is None else self._held_since
                 return False
-            self._open_phase(at.to_come[0], now)
-            return True
-        if at.state is RunState.RUNNING and at.record:
-            self._close_round(now)
+            if self._held_since is not None:  # a pause is no time of the round's
+                self._round_opened += now - self._held_since
+                self._held_since = None
+            to, opens = self._opening(at, now)
+            self._move(to, opens=opens)
+            self._tell_opened(opens)
             return True
         if at.state is RunState.RUNNING and at.round >= self.config.rounds:
             detail = f"all {self.config.rounds} rounds done"
@@ -343,22 +350,23 @@ class Coordinator:
         cohort = sample_cohort(self.config, ready, number) if to_come else ()
         record: dict[str, Json] = {"round": number, "clients": ready, "cohort": cohort, "phases": {}}
         at = replace(self._at, state=RunState.RUNNING, round=number, cohort=cohort, to_come=to_come)
-        self._move(replace(at, record=record if to_come else {}))
-        if to_come:
-            self._round_opened = now
-            self._emit(
-                Event("round_opened", {"round": number, "of": self.config.rounds, "cohort": list(cohort)})
-            )
-            if len(ready) < self.config.min_clients:
-                few: dict[str, Json] = {"ready": ready, "min_clients": self.config.min_clients}
-                self._emit(Event("fewer_clients", {"round": number, **few}))
+        if not to_come:
+            self._move(at)
+            return True
+        to, opens = self._opening(replace(at, record=record), now)
+        self._move(to, opens=opens)
+        self._round_opened = now
+        self._emit(Event("round_opened", {"round": number, "of": self.config.rounds, "cohort": list(cohort)}))
+        if len(ready) < self.config.min_clients:
+            few: dict[str, Json] = {"ready": ready, "min_clients": self.config.min_clients}
+            self._emit(Event("fewer_clients", {"round": number, **few}))
+        self._tell_opened(opens)
         return True
 
-    def _open_phase(self, phase: int, now: float) -> None:
-        if self._held_since is not None:  # a pause is no time of the round's
-            self._round_opened += now - self._held_since
-            self._held_since = None
-        plan, at = self._plan(phase), self._at
+    def _opening(self, at: Position, now: float) -> tuple[Position, OpenPhase]:
+        """Where the run stands once the first of the phases to come is open, and that phase; changes nothing."""
+        phase = at.to_come[0]
+        plan = self._plan(at.round, phase)
         asked = at.cohort  # as sampled: a member that is away may be back before the deadline
         if plan.participants is Participants.EVERYONE:
             # Also who was there when the round began and is away: a class only it holds would be missing.
@@ -369,18 +377,20 @@ class Coordinator:
             self.config.min_cohort, math.ceil(self.config.quorum * len(asked)), self._method.needed(phase)
         )
         work = PhaseAtWork(phase, asked, quorum if plan.needs_quorum else 0)
-        self._move(replace(at, to_come=at.to_come[1:], open=work))
-        self.open = self._phase_at_work(work, now)
-        self._emit(Event("phase_opened", {**self._place(self.open.key), "participants": list(asked)}))
+        opens = self._phase_at_work(at.round, work, now)
+        return replace(at, to_come=at.to_come[1:], open=work), opens
+
+    def _tell_opened(self, phase: OpenPhase) -> None:
+        participants: list[Json] = list(self.participants)
+        self._emit(Event("phase_opened", {**self._place(phase.key), "participants": participants}))
         failpoint("phase.opened")
 
-    def _plan(self, phase: int) -> PhasePlan:
-        return next(plan for plan in self._method.phases(self.round) if plan.phase == phase)
+    def _plan(self, round_number: int, phase: int) -> PhasePlan:
+        return next(plan for plan in self._method.phases(round_number) if plan.phase == phase)
 
-    def _phase_at_work(self, work: PhaseAtWork, now: float) -> OpenPhase:
-        key = PhaseKey(self.round, work.phase)
-        during(PHASE_NAMES[work.phase])
-        return OpenPhase(self._plan(work.phase), key, now, now + self.config.phase_deadline_s)
+    def _phase_at_work(self, round_number: int, work: PhaseAtWork, now: float) -> OpenPhase:
+        key, plan = PhaseKey(round_number, work.phase), self._plan(round_number, work.phase)
+        return OpenPhase(plan, key, now, now + self.config.phase_deadline_s)
 
     def _at_work(self) -> PhaseAtWork:
         assert self._at.open is not None
@@ -440,15 +450,16 @@ class Coordinator:
 
     def _close_phase(self, phase: OpenPhase, now: float) -> None:
         """Fold the phase's uploads; if that fails or cannot be made durable, it is as if it had not been tried."""
-        before = self._method.snapshot()
+        before, at = self._method.snapshot(), self._at
         failpoint("phase.closing")
         try:
             outcome = self._fold(phase, before)
             if outcome is not None:
                 self._end_phase(phase, now, outcome)
         except (OSError, MethodError):
-            self._method.restore(before)
-            phase.retry_at = now + RETRY_S
+            if self._at is at:
+                self._method.restore(before)
+                phase.retry_at = now + RETRY_S
             raise
 
     def _fold(self, phase: OpenPhase, before: Mapping[str, Json]) -> Mapping[str, Json] | None:
@@ -474,6 +485,7 @@ class Coordinator:
         return None
 
     def _end_phase(self, phase: OpenPhase, now: float, outcome: Mapping[str, Json]) -> None:
+        """Make one step of a phase's end and what follows at once: the next phase, or the end of the round."""
         summary: dict[str, Json] = {
             "returned": sorted(phase.uploads),
             "missing": sorted(set(self.participants) - set(phase.uploads)),
@@ -483,14 +495,19 @@ class Coordinator:
         }
         phases = {**self._at.record["phases"], PHASE_NAMES[phase.key.phase]: summary}
         to = replace(self._at, open=None, record={**self._at.record, "phases": phases})
-        self._move(to, closed=ClosedPhase(phase.key, summary))
+        opens, record = None, None
+        if not to.to_come:
+            record = {**to.record, "seconds": round(now - self._round_opened, 3)}
+            to = replace(to, record={})
+        elif not to.paused_by:
+            to, opens = self._opening(to, now)
+        self._move(to, opens=opens, closed=ClosedPhase(phase.key, summary), round_record=record)
         self._emit(Event("phase_closed", {**self._place(phase.key), **summary}))
         failpoint("phase.closed")
-
-    def _close_round(self, now: float) -> None:
-        record = {**self._at.record, "seconds": round(now - self._round_opened, 3)}
-        self._move(replace(self._at, record={}), round_record=record)
-        self._emit(Event("round_closed", record))
+        if record is not None:
+            self._emit(Event("round_closed", record))
+        if opens is not None:
+            self._tell_opened(opens)
 
     def _place(self, key: PhaseKey) -> dict[str, Json]:
         return {"round": key.round, "phase": PHASE_NAMES[key.phase]}

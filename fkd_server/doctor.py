@@ -104,7 +104,7 @@ def _database(folder: Path, repair: bool) -> Finding:
     except DataError as error:
         return Finding("state", str(path), str(error), "install that release")
     except sqlite3.DatabaseError as error:
-        lost = "what was uploaded since the last closed round is asked for again"
+        lost = "what was uploaded since it was made is asked for again"
         if repair and restore_previous(folder, str(error)):
             return Finding("state", str(path), str(error), f"{PREVIOUS} took its place: {lost}", mended=True)
         if _is_whole(folder / PREVIOUS):

@@ -178,14 +178,15 @@ class Recorder:
             self._put(model, round_number)
 
     def _put(self, model: PublishedModel, round_number: int) -> None:
-        sha256 = self._folder.write_model(model)
-        self._write_card(model, sha256, round_number)
+        blob = encode_model(model)
+        sha256 = sha256_hex(blob)
+        self._folder.write_model(blob, self._card(model, sha256, round_number))
         self.chronicle.model = WrittenModel(sha256, round_number, model.header.published)
 
-    def _write_card(self, model: PublishedModel, sha256: str, round_number: int, stopped: str = "") -> None:
+    def _card(self, model: PublishedModel, sha256: str, round_number: int, stopped: str = "") -> str:
         accuracy = self.accuracies.get(round_number, {})
         made = Origin(self._run_id, round_number, self._method.sent_by_a_site(), stopped)
-        self._folder.write_card(model_card(model, sha256, made, accuracy))
+        return model_card(model, sha256, made, accuracy)
 
     def note_stop(self, why: str) -> None:
         """Say on the card of the last model, if there is one, what is known of it now and why the run ended.
@@ -196,7 +197,7 @@ class Recorder:
         """
         if self.model is not None:
             model = decode_published((self._folder.path / MODEL).read_bytes())
-            self._write_card(model, self.model.sha256, self.model.round, stopped=why)
+            self._folder.write_card(self._card(model, self.model.sha256, self.model.round, stopped=why))
 
     def _append(self, record: Mapping[str, Json]) -> None:
         """Write a record, and those before it that a full disk refused."""

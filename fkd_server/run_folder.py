@@ -14,16 +14,16 @@ from pathlib import Path
 
 import yaml
 
-from fkd_common.artifacts import sha256_hex, write_atomically
+from fkd_common.artifacts import TEMPORARY, write_atomically
 from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.ledger import Ledger
-from fkd_common.model_file import PublishedModel, encode_model
 from fkd_server.method.federated_method import Json
 from fkd_server.resume import SUMMARY
 from fkd_server.store import CONFIG, PREVIOUS
 
 MODEL = "model.safetensors"
+CARD = "MODEL_CARD.md"
 LOCK = "lock"
 """Locked by the coordinator that serves the run; holds its process id."""
 
@@ -113,18 +113,21 @@ class RunFolder:
         """Bytes by client, round, phase and direction."""
         write_atomically(self.path / "ledger.csv", ledger.to_csv().encode())
 
-    def write_model(self, model: PublishedModel) -> str:
-        """The published model; returns its SHA-256."""
-        blob = encode_model(model)
+    def write_model(self, blob: bytes, card: str) -> None:
+        """The published model's file, and its card."""
+        self.write_card(card)
         write_atomically(self.path / MODEL, blob)
-        return sha256_hex(blob)
 
     def write_card(self, card: str) -> None:
-        """What a reader should know of the model."""
-        write_atomically(self.path / "MODEL_CARD.md", card.encode())
+        """What a reader should know of the model; on disk for certain once the summary is."""
+        unfinished = self.path / f"{TEMPORARY}{CARD}"
+        unfinished.write_text(card, encoding="utf-8")
+        unfinished.replace(self.path / CARD)
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
         """The run's result as one JSON object."""
+        with contextlib.suppress(FileNotFoundError), (self.path / CARD).open("rb") as card:
+            os.fsync(card.fileno())
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
 
 

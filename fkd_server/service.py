@@ -195,12 +195,13 @@ class CoordinatorService:
             return answer
 
     def tick(self) -> None:
-        """Let time pass.
+        """Let time pass, and use it to tidy up.
 
         Raises:
             MethodError: The method's own code has failed; the run is as it was before.
         """
         with self._lock:
+            self._store.tidy()
             before = self._fingerprint()
             self._advance()
             if self._fingerprint() != before:

@@ -2,7 +2,8 @@
 
 Every method that writes is one transaction, on disk when it returns (write-ahead log, ``synchronous=FULL``).
 A blob is durable before the row that refers to it, so that no row ever names a file that is not there. When a
-round closes, the database is copied; a damaged one is replaced by that copy when the run is opened again.
+round closes, the database is copied, unless that was done just before; a damaged one is replaced by that copy when
+the run is opened again. What the copy refers to is kept with it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
@@ -33,6 +36,9 @@ DATABASE = "state.db"
 PREVIOUS = "state.previous.db"
 CONFIG = "config.yaml"
 """Written when a run has begun, for people."""
+
+COPY_S = 10.0
+"""The database is copied at the end of a round, but no sooner than so many seconds after the last time."""
 
 _COUNTS = ", ".join(field.name for field in fields(ByteCount))
 _MIGRATIONS: tuple[str, ...] = (
@@ -95,6 +101,11 @@ class RunStore:
         for client, round_number, phase, *counts in database.execute("SELECT * FROM ledger"):
             self.ledger.book(LedgerKey(client, round_number, phase), ByteCount(*counts))
         self.ledger.saved(self.ledger.changed())
+        self._unswept: tuple[Position, Collection[str]] | None = None
+        """Where the run stands and what it needs, if a phase has closed since the last sweep."""
+        self._copied_at = -math.inf
+        self._copy_needs = None if (folder / PREVIOUS).exists() else frozenset[str]()
+        """Blobs that the copy refers to; None while that is not known, since an earlier process made it."""
         self._epoch = 0
         with self._transaction("open") as writing:  # from here on whoever had the run before cannot write
             writing.execute("UPDATE run SET epoch = epoch + 1")
@@ -127,6 +138,7 @@ class RunStore:
 
     def close(self) -> None:
         """Save the ledger and release the database."""
+        self.tidy()
         with contextlib.suppress(OSError):
             self.save_ledger()
         self._database.close()
@@ -259,13 +271,12 @@ class RunStore:
             if round_record is not None:
                 values = (round_record["round"], json.dumps(round_record))
                 database.execute("INSERT INTO rounds (round, record) VALUES (?, ?)", values)
-        # What no row refers to any more goes after the rows have gone: a crash here leaves files, never gaps. The
-        # step is made: whatever is wrong with the disk now must not undo it in memory.
-        with contextlib.suppress(OSError, sqlite3.Error):
-            if closed is not None:
-                self.sweep(to, keep)
-            if round_record is not None:
-                self._keep_copy()
+        if closed is not None or self._unswept is not None:
+            self._unswept = (to, keep)
+        if round_record is not None and time.monotonic() - self._copied_at >= COPY_S:
+            # The step is made: whatever is wrong with the disk now must not undo it in memory.
+            with contextlib.suppress(OSError, sqlite3.Error):
+                self._keep_copy(keep)
 
     def set_accuracy(self, round_number: int, accuracy: Mapping[str, Any]) -> None:
         """A closed round has been scored."""
@@ -287,8 +298,20 @@ class RunStore:
             with self._transaction("ledger"):
                 pass
 
+    def tidy(self) -> None:
+        """Sweep after a phase that was closed meanwhile: not while its clients wait to hear what comes next."""
+        if self._unswept is None:
+            return
+        with contextlib.suppress(OSError, sqlite3.Error):
+            if self._stored_epoch() == self._epoch:  # else the files are another's by now
+                self.sweep(*self._unswept)
+        self._unswept = None
+
     def sweep(self, at: Position, keep: Collection[str]) -> None:
-        """Remove blobs that nothing refers to: of closed phases, replaced artifacts, interrupted writes."""
+        """Remove files that neither the state nor its copy refers to, and interrupted writes.
+
+        The rows that referred to them have gone before: a crash leaves files, never gaps.
+        """
         description = self.description()
         assert description is not None
         failpoint("sweep.begun")
@@ -297,8 +320,10 @@ class RunStore:
             contents = self.uploads_for(PhaseKey(at.round, at.open.phase)).values()
             waiting = {blob.sha256 for content in contents if (blob := stored_blob(content)) is not None}
         with contextlib.suppress(OSError):  # tried again when the next phase closes
+            if self._copy_needs is not None:
+                setup = (description.extractor.sha256, description.anchors.sha256)
+                self.blobs.sweep({*keep, *self._copy_needs, *setup})
             self.uploads.sweep(waiting)
-            self.blobs.sweep({*keep, description.extractor.sha256, description.anchors.sha256})
 
     # -- how --------------------------------------------------------------------------------------
 
@@ -338,20 +363,28 @@ class RunStore:
         if self._database.in_transaction:
             self._database.execute("ROLLBACK")
 
-    def _keep_copy(self) -> None:
-        """Copy the database, for the day it is found damaged; does without where the disk is full."""
+    def _keep_copy(self, keep: Collection[str]) -> None:
+        """Copy the database, for the day it is found damaged; does without where the disk is full.
+
+        Args:
+            keep: Hashes of the blobs that the state refers to.
+        """
         temporary, copy = self._folder / f"{PREVIOUS}.unfinished", self._folder / PREVIOUS
         try:
             temporary.unlink(missing_ok=True)
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             with self._lock, contextlib.closing(sqlite3.connect(temporary)) as target:
+                target.execute("PRAGMA synchronous = OFF")  # once, below
                 self._database.backup(target)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             failpoint("copy.synced")
+            if self._copy_needs is not None:
+                self._copy_needs = self._copy_needs.union(keep)
             temporary.replace(copy)
             failpoint("copy.renamed")
             sync_folder(self._folder)
+            self._copy_needs, self._copied_at = frozenset(keep), time.monotonic()
         except (OSError, sqlite3.OperationalError) as error:
             structlog.get_logger().warning("state_not_copied", detail=str(error))
 
@@ -426,7 +459,7 @@ def read_position(path: Path) -> Position:
 
 
 def restore_previous(folder: Path, damage: str) -> bool:
-    """Put the copy of the last closed round in the place of a damaged database, which is kept beside it."""
+    """Put the copy from the end of a round in the place of a damaged database, which is kept beside it."""
     copy, path = folder / PREVIOUS, folder / DATABASE
     if not copy.is_file():
         return False
@@ -443,6 +476,6 @@ def restore_previous(folder: Path, damage: str) -> bool:
         "state_restored",
         damage=damage,
         kept=str(kept) if kept else None,
-        detail="the run goes on from the last closed round; sites are asked again for what they sent since",
+        detail="the run goes on from the end of a closed round; sites are asked again for what they sent since",
     )
     return True

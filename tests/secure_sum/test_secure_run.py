@@ -214,6 +214,7 @@ def test_nothing_of_a_sum_is_kept_when_it_is_done(tmp_path: Path) -> None:
     run, sites = start(tmp_path, secure_aggregation=True)
     work(run, sites)
     assert run.method.state.secure is None
+    run.service.tick()
     kept = {path.stem for path in run.blobs.iterdir()}
     assert kept - run.method.in_use() <= {next(iter(kept - run.method.in_use()))}  # the extractor
     assert list(run.uploads.iterdir()) == []

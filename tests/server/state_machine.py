@@ -97,7 +97,8 @@ class Run:
     def __init__(self, **changes: Any) -> None:
         self.events: list[Event] = []
         self.method = Gathering()
-        self.coordinator = Coordinator(tiny_config(**changes), self.method, Notes(), self.events.append)
+        self.notes = Notes()
+        self.coordinator = Coordinator(tiny_config(**changes), self.method, self.notes, self.events.append)
 
     def join(self, *names: str, now: float = 0.0) -> None:
         for name in names:

@@ -79,6 +79,25 @@ def test_rounds_follow_each_other_until_the_last() -> None:
 
 
 @pytest.mark.scenario(3)
+def test_a_phase_and_its_round_end_in_one_step_and_the_next_begin_in_another() -> None:
+    """Each is one wait for the disk; between them the run stands at the end of a round, as its copy does."""
+    run = Run(rounds=3)
+    run.join("a", "b")
+    steps = len(run.notes.positions)
+    run.submit("a")
+    run.submit("b")
+    ended, opened = run.notes.positions[steps:]
+    assert (ended.round, ended.open, ended.record) == (1, None, {})
+    assert (opened.round, opened.open.participants) == (2, ("a", "b"))
+    names = [event.name for event in run.events]
+    assert names[names.index("phase_closed") :] == [
+        "phase_closed",
+        "round_closed",
+        "round_opened",
+        "phase_opened",
+    ]
+
+
 def test_uploads_are_folded_in_client_order_whatever_order_they_came_in() -> None:
     """Invariant I2."""
     for order in (("a", "b", "c"), ("c", "a", "b"), ("b", "c", "a")):

@@ -210,7 +210,23 @@ def test_blobs_of_closed_phases_and_interrupted_writes_are_gone_after_a_restart(
     again.store.sweep(again.store.position(), again.method.in_use())
     assert len(list(run.uploads.iterdir())) == 1
     b.submit_student(1, filled(run.method, 2.0))
+    assert len(list(run.uploads.iterdir())) == 2, "not while the clients wait to hear what comes next"
+    again.service.tick()
     assert list(run.uploads.iterdir()) == []
+
+
+def test_what_is_accepted_before_the_clock_ticks_is_not_swept_with_the_phase_before(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, rounds=2)
+    a, b = two_sites(run)
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    a.poll()
+    a.submit_student(2, filled(run.method, 1.0))
+    run.service.tick()
+    (kept,) = run.uploads.iterdir()
+    assert run.coordinator.open.uploads["a"].artifact.sha256 == kept.stem
+    b.submit_student(2, filled(run.method, 2.0))
+    assert run.coordinator.state is RunState.COMPLETED
 
 
 @pytest.mark.scenario(29)
@@ -230,6 +246,44 @@ def test_a_damaged_database_gives_way_to_the_copy_of_the_last_round(tmp_path: Pa
     assert b.poll().task.key.round == 2
     for site in (a, b):
         assert not site.submit_student(2, filled(run.method, 2.0)).duplicate
+
+
+@pytest.mark.scenario(29)
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_the_copy_refers_to_is_kept_however_many_rounds_it_is_old(tmp_path: Path, restart: bool) -> None:
+    """Scenario 29: short rounds are not copied each."""
+    run = tiny_run(tmp_path, rounds=9)
+    a, b = two_sites(run)
+    for round_number in (1, 2, 3):
+        play(run, a, b, round_number)
+    if restart:
+        run = restarted(run, a, b, rounds=9)
+        run.store.sweep(run.store.position(), run.method.in_use())
+    assert len(list(run.blobs.iterdir())) == 5, "the extractor, the last two students, and those of round 1"
+    run.store.close()
+    damage(tmp_path / DATABASE)
+    again = restarted(run, a, b, rounds=9)
+    assert again.coordinator.round == 1
+    assert all(again.store.blobs.has(sha256) for sha256 in again.method.in_use())
+
+
+def test_a_new_copy_lets_go_of_what_the_old_one_referred_to(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, rounds=9)
+    a, b = two_sites(run)
+    for round_number in (1, 2, 3):
+        play(run, a, b, round_number)
+    run = restarted(run, a, b, rounds=9)  # makes a new one at its first opportunity
+    play(run, a, b, 4)
+    assert {path.stem for path in run.blobs.iterdir()} == {run.method.extractor_sha256, *run.method.in_use()}
+
+
+def play(run: TinyRun, a: Site, b: Site, round_number: int) -> None:
+    """A round, and the clock's next tick."""
+    for site in (a, b):
+        site.poll()
+    for site in (a, b):
+        site.submit_student(round_number, filled(run.method, float(round_number)))
+    run.service.tick()
 
 
 @pytest.mark.scenario(29)
@@ -311,6 +365,50 @@ def test_a_coordinator_whose_run_was_taken_over_writes_nothing_more(tmp_path: Pa
         site.answer = newer.answer
         site.submit_student(1, filled(newer.method, 1.0))
     assert newer.coordinator.state is RunState.COMPLETED
+
+
+@pytest.mark.scenario(26)
+def test_a_coordinator_whose_run_was_taken_over_removes_nothing(tmp_path: Path) -> None:
+    """Scenario 26: it was stopped before its clock ticked, and woken when another had accepted an upload."""
+    older = tiny_run(tmp_path, rounds=2)
+    a, b = two_sites(older)
+    for site in (a, b):
+        site.submit_student(1, filled(older.method, 1.0))
+    newer = restarted(older, a, b, rounds=2)
+    newer.store.uploads.put(encode(filled(newer.method, 3.0)))
+    before = set(older.uploads.iterdir())
+    older.service.tick()
+    assert set(older.uploads.iterdir()) == before
+
+
+def test_a_step_that_the_disk_refuses_is_made_with_the_next_try_and_opens_the_next_phase_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 28: a phase's end and the next one's beginning are one step."""
+    run = tiny_run(tmp_path, correction=("anchors",))
+    a, b = two_sites(run)
+    genuine, student = RunStore._transaction, run.method.state.student
+
+    def refuse(store: RunStore, name: str) -> Any:
+        if name == "step":
+            raise OSError(28, "No space left on device")
+        return genuine(store, name)
+
+    monkeypatch.setattr(RunStore, "_transaction", refuse)
+    for site in (a, b):
+        site.submit_student(1, filled(run.method, 1.0))
+    assert (run.coordinator.open.key.phase, run.method.state.student) == (STUDENT, student)
+    monkeypatch.undo()
+    run.clock.now += 1.0
+    run.service.tick()
+    assert run.coordinator.open.key.phase == RESIDUALS
+    assert run.method.state.student != student
+    assert [event.fields["phase"] for event in run.events if event.name == "phase_opened"] == [
+        "student",
+        "residuals",
+    ]
+    again = restarted(run, a, b, correction=("anchors",))
+    assert again.coordinator.open.key.phase == RESIDUALS
 
 
 def test_who_had_left_is_not_waited_for_after_a_restart(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_stage_two_below_its_quorum_is_skipped_and_the_student_still_published(t
     assert run.coordinator.state is RunState.COMPLETED
     assert run.method.model().header.published == "student"
     assert run.method.state.student.sha256 == student
+    run.service.tick()
     assert list(run.uploads.iterdir()) == []
 
 

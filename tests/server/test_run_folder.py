@@ -133,7 +133,7 @@ def test_accuracies_enter_card_and_round(prepared: Path, tmp_path: Path) -> None
     run, _ = finished(prepared)
     folder, model = RunFolder(tmp_path / "evaluated"), run.method.model()
     accuracy: dict[str, Json] = {"student": 0.5, "published": 0.5, "recall": [0.5]}
-    folder.write_card(model_card(model, folder.write_model(model), Origin("run-2", 3, ""), accuracy))
+    folder.write_card(model_card(model, "0" * 64, Origin("run-2", 3, ""), accuracy))
     card = (folder.path / "MODEL_CARD.md").read_text()
     assert "| student | 0.5000 |" in card
     assert "| class | recall |\n|---|---|\n| cat | 0.5000 |\n" in card

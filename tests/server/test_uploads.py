@@ -35,6 +35,7 @@ def test_an_upload_may_come_in_chunks(run: TinyRun, sites: tuple[Site, Site]) ->
     a.call("SubmitStudent", key=key, upload=upload, num_samples=10, reliability=1.0)
     b.submit_student(1, filled(run.method, 3.0))
     assert run.coordinator.state is RunState.COMPLETED
+    run.service.tick()
     assert list(run.uploads.iterdir()) == []
 
 
