@@ -15,6 +15,7 @@ from .bystander import Bystander
 RUN = [
     "--min-clients", "1", "--min-cohort", "1", "--rounds", "1", "--hidden", "1024", "--dropout", "0.1",
     "--correction", "", "--personal", "", "--heartbeat-limit-s", "60", "--phase-deadline-s", "600",
+    "--update-codec", "fp32", "--model-codec", "fp32",
 ]  # fmt: skip
 """One client starts the run; its student is 2.2 MB: three chunks."""
 
