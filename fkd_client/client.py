@@ -48,7 +48,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.privacy_accounting import require_accounting
 from fkd_common.rpc import Transport
-from fkd_common.tensors import decode
+from fkd_common.tensors import decode_writeable
 from fkd_common.tracing import Place, task_span
 from fkd_shards.shard import Shard, check_exists, open_data, read_shard
 
@@ -171,7 +171,7 @@ class Client:
         self._progress(0.0, "fetching extractor and anchors")
         blob = transfer.fetch_kept(run.artifacts["extractor"], key)
         anchor_images, anchor_embeddings = anchors_of(
-            decode(transfer.fetch_kept(run.artifacts["anchors"], key))
+            decode_writeable(transfer.fetch_kept(run.artifacts["anchors"], key))
         )
         extractor = load_extractor(blob)
         check_anchors(anchor_images, anchor_embeddings, EMBEDDING_DIM)

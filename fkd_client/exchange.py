@@ -36,7 +36,7 @@ from fkd_common.own_code import (
 )
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
-from fkd_common.tensors import Tensors, decode, encode
+from fkd_common.tensors import Tensors, decode_writeable, encode
 from fkd_common.tracing import part_span
 from fkd_shards.shard import Shard
 
@@ -108,7 +108,7 @@ class ExchangePart:
                 "have: install the same fkd release"
             )
         received = {
-            reference.name: decode(self._place.transfer.fetch(reference, task.key))
+            reference.name: decode_writeable(self._place.transfer.fetch(reference, task.key))
             for reference in task.inputs
         }
         handler(task, received)
@@ -240,7 +240,7 @@ class ExchangePart:
         """By the round after which it was remembered."""
         memories: dict[int, dict[str, Tensors]] = {}
         try:
-            for key, array in decode((self.folder / MEMORY_FILE).read_bytes()).items():
+            for key, array in decode_writeable((self.folder / MEMORY_FILE).read_bytes()).items():
                 number, group, name = key.split(_SEPARATOR, 2)
                 memories.setdefault(int(number), {}).setdefault(group, {})[name] = array
         except FileNotFoundError:

@@ -133,9 +133,13 @@ class TaskRunner:
             num_samples=self._pipeline.num_samples,
             reliability=self._pipeline.teacher.reliability,
         )
-        rng = np.random.default_rng([self._pipeline.seed, task.key.round, task.key.phase])
-        packed = pack_update(state, start, self._pipeline.config.update_codec, rng)
+        codec = self._pipeline.config.update_codec
+        packed = pack_update(state, start, codec, self._rounding(task))
         self._transfer.submit(TensorMessage("SubmitStudent", request, packed))
+
+    def _rounding(self, task: pb.Task) -> np.random.Generator:
+        """Draws of a task's codecs: a task that is done again is sent the same."""
+        return np.random.default_rng([self._pipeline.seed, task.key.round, task.key.phase])
 
     def _residuals(self, task: pb.Task) -> None:
         student = self._received_student(task)
@@ -155,7 +159,7 @@ class TaskRunner:
         )
         request = pb.SubmitMomentsRequest(key=task.key, num_samples=self._pipeline.num_samples)
         squares, codec = self._pipeline.embedding_squares(), self._pipeline.config.statistics_in_force
-        packed = pack_moments(sums["A"], sums["B"], squares, codec)
+        packed = pack_moments(sums["A"], sums["B"], squares, codec, self._rounding(task))
         self._transfer.submit(TensorMessage("SubmitMoments", request, packed))
 
     def _features(self, task: pb.Task) -> MomentFeatures:

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import secrets
-import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fkd_common.errors import DamagedFileError, NotFoundError
 from fkd_common.failpoints import failpoint
-from fkd_common.tensors import payload_offset
+from fkd_common.tensors import Tensors, decode, encoded_parts, payload_offset
 
 TEMPORARY = ".unfinished-"
 """Files that begin so were being written when their process ended; nobody else ever sees them."""
 
 
-def sha256_hex(data: bytes) -> str:
+_PIECE_BYTES = 1 << 20
+
+
+def sha256_hex(data: bytes | memoryview) -> str:
     """Hex SHA-256 of some bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def sha256_of_parts(parts: Iterable[bytes | memoryview]) -> str:
+    """Hex SHA-256 of bytes that come piece by piece."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that its name only ever shows old or new content, never half of it."""
-    _write_atomically(path, io.BytesIO(data))
+    write_parts_atomically(path, (data,))
 
 
-def _write_atomically(path: Path, source: BinaryIO) -> None:
+def write_parts_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """:func:`write_atomically` of bytes that come piece by piece."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("wb") as file:
-            shutil.copyfileobj(source, file)
+            for part in parts:
+                file.write(part)
             file.flush()
             failpoint("file.written")
             os.fsync(file.fileno())
@@ -76,6 +91,8 @@ class Artifact:
 
 
 _SUFFIX = ".safetensors"
+_TICK_NS = 1_000_000_000
+"""More than any system's."""
 
 
 def blob_file(folder: Path, sha256: str) -> Path:
@@ -92,12 +109,18 @@ class BlobStore:
         self._whole: dict[str, tuple[int, int]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, blob: bytes) -> Artifact:
-        """Store a safetensors blob; storing it twice is free."""
-        digest = sha256_hex(blob)
-        if not self.has(digest):
-            write_atomically(self.path(digest), blob)
-        return self.describe(digest)
+    def put(self, blob: bytes | memoryview, sha256: str | None = None) -> Artifact:
+        """Store a safetensors blob; storing it twice is free.
+
+        Args:
+            blob: It.
+            sha256: Its digest, where that is known already.
+        """
+        return self._keep(sha256_hex(blob) if sha256 is None else sha256, (blob,))
+
+    def put_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> Artifact:
+        """Store tensors as :func:`fkd_common.tensors.encode` serialises them, without a blob of them all in memory."""
+        return self._keep(sha256_of_parts(encoded_parts(tensors)), encoded_parts(tensors))
 
     def adopt(self, source: Path) -> Artifact:
         """Store a copy of a safetensors file without reading it into memory at once."""
@@ -105,8 +128,18 @@ class BlobStore:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             file.seek(0)
             if not self.has(digest):
-                _write_atomically(self.path(digest), file)
+                write_parts_atomically(self.path(digest), _pieces(file))
         return self.describe(digest)
+
+    def _keep(self, sha256: str, parts: Iterable[bytes | memoryview]) -> Artifact:
+        if not self.has(sha256):
+            path = self.path(sha256)
+            write_parts_atomically(path, parts)
+            # Known to be whole. Dated back, because systems count time in ticks: no later change has the same date.
+            size, written = _version(path.stat())
+            os.utime(path, ns=(written - _TICK_NS, written - _TICK_NS))
+            self._whole[sha256] = size, written - _TICK_NS
+        return self.describe(sha256)
 
     def has(self, sha256: str) -> bool:
         """Whether the blob is here."""
@@ -137,13 +170,23 @@ class BlobStore:
         Raises:
             DamagedFileError: It is missing, or no longer matches its digest.
         """
-        try:
-            blob = self.path(sha256).read_bytes()
-        except FileNotFoundError as error:
-            raise DamagedFileError(f"{self.path(sha256)} is missing") from error
+        with self._open(sha256) as file:
+            blob = file.read()
         if sha256_hex(blob) != sha256:
             raise DamagedFileError(f"{self.path(sha256)} is damaged: its content does not match its name")
         return blob
+
+    def tensors(self, sha256: str) -> Tensors:
+        """A blob's tensors, in memory of the caller's own; verified as by :meth:`check`.
+
+        Raises:
+            DamagedFileError: The blob is missing, or no longer matches its digest.
+            InvalidUploadError: It is none.
+        """
+        with self._open(sha256) as file:
+            blob = read_whole(file)
+            self._verify(sha256, file, lambda: sha256_hex(blob))
+        return decode(blob)
 
     def check(self, sha256: str) -> None:
         """Read a blob through, without holding it; not again while its file has the same size and time of change.
@@ -151,16 +194,20 @@ class BlobStore:
         Raises:
             DamagedFileError: It is missing, or no longer matches its digest.
         """
+        with self._open(sha256) as file:
+            self._verify(sha256, file, lambda: hashlib.file_digest(file, "sha256").hexdigest())
+
+    def _open(self, sha256: str) -> BufferedReader:
         try:
-            with self.path(sha256).open("rb") as file:
-                status = os.fstat(file.fileno())
-                version = (status.st_size, status.st_mtime_ns)
-                if self._whole.get(sha256) == version:
-                    return
-                actual = hashlib.file_digest(file, "sha256").hexdigest()
+            return self.path(sha256).open("rb")
         except FileNotFoundError as error:
             raise DamagedFileError(f"{self.path(sha256)} is missing") from error
-        if actual != sha256:
+
+    def _verify(self, sha256: str, file: BufferedReader, digest: Callable[[], str]) -> None:
+        version = _version(os.fstat(file.fileno()))
+        if self._whole.get(sha256) == version:
+            return
+        if digest() != sha256:
             raise DamagedFileError(f"{self.path(sha256)} is damaged: its content does not match its name")
         self._whole[sha256] = version
 
@@ -184,3 +231,17 @@ class BlobStore:
         self._known.pop(sha256, None)
         self._whole.pop(sha256, None)
         self.path(sha256).unlink(missing_ok=True)
+
+
+def read_whole(file: BufferedReader) -> memoryview:
+    """A file's bytes in writeable memory of the caller's own: a large one costs a fraction of what `bytes` do."""
+    return np.fromfile(file, np.uint8).data
+
+
+def _pieces(file: BufferedReader) -> Iterator[bytes]:
+    while piece := file.read(_PIECE_BYTES):
+        yield piece
+
+
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns

@@ -22,7 +22,7 @@ from fkd_common.errors import DataError, FkdError
 from fkd_common.method.moments import num_moment_features
 from fkd_common.method.residuals import AnchorCorrection, Standardiser
 from fkd_common.method.student_layout import TensorSpec, student_layout
-from fkd_common.tensors import Tensors, check_schema, decode, encode, metadata_of
+from fkd_common.tensors import Tensors, check_schema, decode, decode_writeable, encode, metadata_of
 
 HEADER_KEY = "fkd.model"
 EXCHANGE_KEY = "fkd.exchange_model"
@@ -140,7 +140,7 @@ def decode_published(blob: bytes) -> PublishedModel:
     try:
         described = metadata_of(blob).get(EXCHANGE_KEY)
         if described is not None:
-            return ExchangeModel(ExchangeHeader.model_validate_json(described), decode(blob))
+            return ExchangeModel(ExchangeHeader.model_validate_json(described), decode_writeable(blob))
     except (ValidationError, FkdError) as error:
         raise DataError(f"not a published model: {error}") from error
     return decode_model(blob)

@@ -7,14 +7,13 @@ and the tensors' data. *Payload* is the data alone; header and framing count as 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
+from fkd_common.blob_header import read_header, write_header
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.student_layout import TensorSpec
 
@@ -30,27 +29,60 @@ def encode(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | No
     Args:
         tensors: Arrays by name; made contiguous, little-endian.
         metadata: At most one entry, since the format does not order several.
+
+    Raises:
+        ValueError: The format has no such dtype or reserves a name, or there is more metadata.
     """
+    return b"".join(encoded_parts(tensors, metadata))
+
+
+def encoded_parts(
+    tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes | memoryview]:
+    """The bytes of :func:`encode` piece by piece, without a copy of the tensors; arguments and errors as there."""
     if metadata is not None and len(metadata) > 1:
         raise ValueError("metadata may have one entry: several would not serialise deterministically")
-    contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in tensors.items()}
-    return safetensors.numpy.save(contiguous, metadata=dict(metadata) if metadata else None)
+    arrays = {name: np.asarray(array) for name, array in tensors.items()}
+    header, order = write_header(arrays, metadata)
+    yield header
+    for name in order:
+        array = arrays[name]
+        plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        yield plain.reshape(-1).view(np.uint8).data
 
 
-def decode(blob: bytes) -> Tensors:
-    """Parse a blob.
+def decode(blob: bytes | memoryview) -> Tensors:
+    """Parse a blob without copying it: the arrays are views of it, writeable if it is.
 
     Raises:
         InvalidUploadError: The header is oversized or malformed, or offsets do not match the data.
     """
-    payload_offset(blob[:8], len(blob))
+    start = payload_offset(blob[:8], len(blob))
     try:
-        return dict(safetensors.numpy.load(blob))
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
+        places = read_header(memoryview(blob)[8:start], len(blob) - start)
+        return {
+            name: _aligned(np.ndarray(place.shape, place.dtype, blob, start + place.start))
+            for name, place in places.items()
+        }
+    except ValueError as error:
         raise InvalidUploadError(f"not a readable safetensors blob: {error}") from error
 
 
-def payload_offset(head: bytes, size: int) -> int:
+def decode_writeable(blob: bytes) -> Tensors:
+    """:func:`decode` into memory of the caller's own, for code that may change what it is given."""
+    return decode(memoryview(bytearray(blob)))
+
+
+def _aligned(view: NDArray[Any]) -> NDArray[Any]:
+    """The view, or a copy of it where a foreign header put the data between the places that processors like."""
+    if view.flags.aligned:
+        return view
+    copy = view.copy()
+    copy.flags.writeable = view.flags.writeable
+    return copy
+
+
+def payload_offset(head: bytes | memoryview, size: int) -> int:
     """Where the tensor data starts in a blob of `size` bytes, from its first 8 bytes.
 
     Raises:
@@ -66,7 +98,7 @@ def payload_offset(head: bytes, size: int) -> int:
     return 8 + header_bytes
 
 
-def chunk_payload(data: bytes, offset: int, size: int) -> int:
+def chunk_payload(data: bytes | memoryview, offset: int, size: int) -> int:
     """How many bytes of a chunk of a blob are tensor data; a first chunk must hold the whole header.
 
     Raises:

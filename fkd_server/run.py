@@ -16,7 +16,6 @@ from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.exchange_method import Federation
 from fkd_common.logs import log_context
 from fkd_common.method_registry import exchange_method, ignored_keys, method_of
-from fkd_common.tensors import decode
 from fkd_server.admin import Admin
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluation, Evaluator
@@ -292,7 +291,7 @@ def _method_of(
         UsageError: The method is not installed here.
         MethodError: Its own code fails.
     """
-    anchors = decode(store.blobs.read(began.anchors.sha256))
+    anchors = store.blobs.tensors(began.anchors.sha256)
     if config.method == FKD_RTM:
         method = method_for(config)(
             config,

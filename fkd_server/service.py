@@ -39,7 +39,7 @@ from fkd_common.phases import REFINE_PHASES
 from fkd_common.printable import printable
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
 from fkd_common.secure_sum.steps import SECURE_STEPS
-from fkd_common.tensors import check_schema, chunk_payload, decode, encode
+from fkd_common.tensors import check_schema, chunk_payload, decode
 from fkd_server.access.identity import UNPROVEN, Peer, Role
 from fkd_server.booked_call import Call
 from fkd_server.coordinator import Coordinator
@@ -374,10 +374,8 @@ class CoordinatorService:
             raise InvalidUploadError(f"unknown phase {key.phase}", reason="WRONG_PHASE")
 
     def _get_chunk(self, request: pb.GetChunkRequest, call: Call) -> pb.GetChunkResponse:
-        asked = self._method.task(request.key.phase, call.client).inputs
-        served = {**self.identity.artifacts, **self._method.artifacts(), **asked}
         sha256 = request.sha256.hex()
-        artifact = next((item for item in served.values() if item.sha256 == sha256), None)
+        artifact = self._served(sha256, request.key.phase, call.client)
         if artifact is None:
             raise NotFoundError(f"no artifact {sha256[:12]} is served at this point of the run")
         if not 0 < request.length <= MAX_CHUNK_BYTES or request.offset >= artifact.size:
@@ -390,6 +388,18 @@ class CoordinatorService:
         data = self._store.blobs.read_chunk(sha256, request.offset, request.length)
         call.payload_down = artifact.payload_in(request.offset, len(data))
         return pb.GetChunkResponse(data=data)
+
+    def _served(self, sha256: str, phase: int, client: str) -> Artifact | None:
+        """What a client may read now: its task's inputs, what the method shows to all, and what the run began with."""
+        for served in (
+            self._method.task(phase, client).inputs,
+            self._method.artifacts(),
+            self.identity.artifacts,
+        ):
+            for artifact in served.values():
+                if artifact.sha256 == sha256:
+                    return artifact
+        return None
 
     def _put_chunk(self, request: pb.PutChunkRequest, key: PhaseKey, call: Call) -> pb.PutChunkResponse:
         self._check_size(key.phase, call.client, request.size)
@@ -461,7 +471,7 @@ class CoordinatorService:
         if name == "SubmitSecure":
             blob = self._upload(request.upload, key.phase, call)
             check_schema(decode(blob), self._method.secure_schema(key.phase, call.client) or {})
-            return SecureUpload(self._store.uploads.put(blob))
+            return SecureUpload(self._store.uploads.put(blob, request.upload.sha256.hex()))
         reliability = request.reliability if name == "SubmitStudent" else 1.0
         counts = tuple(request.class_counts) if name == "SubmitResiduals" else ()
         self._rules.check_counts(request.num_samples, reliability, counts, key.phase)
@@ -471,7 +481,10 @@ class CoordinatorService:
         packed = decode(blob)
         tensors = self._rules.unpacked(key.phase, packed, known)
         self._rules.check_tensors(key.phase, tensors, known)
-        stored = self._store.uploads.put(blob if tensors is packed else encode(tensors))
+        if tensors is packed:
+            stored = self._store.uploads.put(blob, request.upload.sha256.hex())
+        else:
+            stored = self._store.uploads.put_tensors(tensors)
         return TensorUpload(stored, request.num_samples, reliability, counts)
 
     def _personal_score(self, request: pb.FinishTaskRequest, call: Call) -> VoteUpload | NoUpload:
@@ -487,9 +500,10 @@ class CoordinatorService:
         self._rules.check_votes(correct, request.num_validation, [PERSONAL_CANDIDATE], claimed)
         return VoteUpload(correct, request.num_validation)
 
-    def _upload(self, upload: types.Upload, phase: int, call: Call) -> bytes:
+    def _upload(self, upload: types.Upload, phase: int, call: Call) -> bytes | memoryview:
         """An upload's blob, complete and verified."""
         self._check_size(phase, call.client, upload.size)
+        blob: bytes | memoryview
         if not upload.inline:
             blob = self._spool.read(call.client, upload.sha256.hex(), upload.size)
         elif len(upload.inline) == upload.size:

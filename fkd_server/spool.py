@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from fkd_common.artifacts import sha256_hex
+from fkd_common.artifacts import read_whole, sha256_hex
 from fkd_common.errors import CorruptTransferError, InvalidUploadError, TooLargeError
 
 UPLOAD_TTL_S = 3600.0
 """A partial upload that has not grown for so long is dropped."""
+
+Blob = TypeVar("Blob", bytes, memoryview)
 
 _SPARE_CHUNKS = 256
 _CHUNK_BYTES = 4096
@@ -52,8 +55,7 @@ class UploadSpool:
 
     def held(self, client: str, sha256: str) -> int:
         """Bytes of an upload that are here, contiguous from 0."""
-        path = self._path(client, sha256)
-        return path.stat().st_size if path.exists() else 0
+        return _size(self._path(client, sha256))
 
     def put(self, client: str, sha256: str, size: int, offset: int, data: bytes) -> int:
         """Append a chunk if it continues what is here.
@@ -67,7 +69,8 @@ class UploadSpool:
         """
         if offset + len(data) > size:
             raise TooLargeError(f"chunk of {len(data)} bytes at {offset} exceeds the declared size {size}")
-        path, held = self._path(client, sha256), self.held(client, sha256)
+        path = self._path(client, sha256)
+        held = _size(path)
         if held == 0 or held > size:  # longer than it can be: a crash left something else behind
             self._drop_all(client)
             held = 0
@@ -83,18 +86,20 @@ class UploadSpool:
             held += len(data)
         return held
 
-    def read(self, client: str, sha256: str, size: int) -> bytes:
-        """A complete upload, verified; it stays until it is discarded.
+    def read(self, client: str, sha256: str, size: int) -> memoryview:
+        """A complete upload, verified, in memory of the caller's own; it stays until it is discarded.
 
         Raises:
             InvalidUploadError: Bytes are missing.
             CorruptTransferError: The bytes do not match the digest; the client starts over.
         """
-        path, held = self._path(client, sha256), self.held(client, sha256)
+        path = self._path(client, sha256)
+        held = _size(path)
         if held != size:
             raise InvalidUploadError(f"upload has {held} of {size} bytes", reason="INCOMPLETE_UPLOAD")
         try:
-            return verified(path.read_bytes(), sha256)
+            with path.open("rb") as file:
+                return verified(read_whole(file), sha256)
         except CorruptTransferError:
             self.discard(client)
             raise
@@ -149,7 +154,15 @@ class UploadSpool:
         return count
 
 
-def verified(blob: bytes, sha256: str) -> bytes:
+def _size(path: Path) -> int:
+    """Of a file; 0 if it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def verified(blob: Blob, sha256: str) -> Blob:
     """The blob, if it has the digest its sender declared."""
     actual = sha256_hex(blob)
     if actual != sha256:

@@ -21,7 +21,6 @@ from fkd_common.exchange_method import (
     Site,
     State,
     Upload,
-    in_order,
 )
 from fkd_common.method.aggregation import WeightedAverage
 from fkd_common.method.student_layout import TensorSpec
@@ -68,8 +67,8 @@ class Load(ExchangeMethod):
     def aggregate(self, state: State, uploads: Sequence[Upload], round_number: int) -> Aggregate:
         """The average, in float64 and sorted client order."""
         average = WeightedAverage()
-        for _, n_k, tensors in in_order(uploads):
-            average.add(tensors, n_k)
+        for upload in uploads:  # without a name, which would hold one while the next is read
+            average.add(upload.tensors(), upload.num_samples)
         return Aggregate({MODEL: average.result()})
 
     def local_update(self, site: Site, received: State, round_number: int) -> Tensors:

@@ -23,7 +23,6 @@ from fkd_common.exchange_method import (
     Site,
     State,
     Upload,
-    in_order,
 )
 from fkd_common.method.aggregation import WeightedAverage
 from fkd_common.method.metrics import accuracy
@@ -94,8 +93,8 @@ def averaged(uploads: Sequence[Upload]) -> tuple[Tensors, Record]:
     if total == 0:
         raise NoAggregateError("no upload of this round counts: every n_k is 0")
     average = WeightedAverage()
-    for _, n_k, tensors in in_order(uploads):
-        average.add(tensors, n_k)
+    for upload in uploads:  # without a name, which would hold one while the next is read
+        average.add(upload.tensors(), upload.num_samples)
     return average.result(), {"weights": {u.client: u.num_samples / total for u in uploads}}
 
 

@@ -1,8 +1,8 @@
 """Moments, gradients, residuals and solutions on the wire: matrices in 16 bits.
 
 A matrix is counted row by row in steps of a power of two. Second moments are first divided by √A_ii·√A_jj, which
-leaves at most 1 in magnitude: a feature that is nearly dead keeps as many digits as any other, and A stays positive
-semidefinite up to the tolerance of ``moment_checks``. The diagonal and the constant feature's column, which hold sums
+leaves at most 1 in magnitude, and rounded at random: a feature that is nearly dead keeps as many digits as any other,
+and A stays positive semidefinite up to the tolerance of ``moment_checks``. The diagonal and the constant feature's column, which hold sums
 of squares and sums, travel exactly.
 """
 
@@ -49,7 +49,11 @@ def unpack_statistics(packed: Tensors, layout: Mapping[str, TensorSpec], codec: 
 
 
 def pack_moments(
-    A: NDArray[np.float32], B: NDArray[np.float32], squares: NDArray[Any], codec: StatisticsCodec
+    A: NDArray[np.float32],
+    B: NDArray[np.float32],
+    squares: NDArray[Any],
+    codec: StatisticsCodec,
+    rng: np.random.Generator,
 ) -> Mapping[str, NDArray[Any]]:
     """A client's second moments.
 
@@ -58,6 +62,8 @@ def pack_moments(
         B: (p, C).
         squares: (b,) the last of the diagonal, at least those of a block which is left out.
         codec: How they are coded.
+        rng: Rounds without bias: the products of samples that are alike are alike too, and errors that were would
+            add up until A is not positive semidefinite any more.
     """
     if codec is StatisticsCodec.FP32:
         return {"A": A, "B": B}
@@ -71,7 +77,8 @@ def pack_moments(
     steps = np.empty(len(A), dtype=np.int16)
     for i, start, end in zip(range(rows), first, last + 1, strict=True):
         unit = A[start:end] / (scale[i] * scale[i:])
-        steps[start:end] = np.clip(np.rint(unit * INT16_STEPS), -INT16_STEPS, INT16_STEPS)
+        rounded = np.floor(unit * INT16_STEPS + rng.random(end - start, dtype=np.float32))
+        steps[start:end] = np.clip(rounded, -INT16_STEPS, INT16_STEPS)
     return {
         "A": squeeze(steps),
         "A/diagonal": diagonal,

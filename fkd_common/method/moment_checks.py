@@ -8,7 +8,7 @@ From the definitions A = Σ z zᵀ and B = Σ z rᵀ with z = [φ; h̄; 1], r = 
   layer, and Y = Σ z ỹᵀ = (B + centre(Σ z Sᵀ))/κ + A_{·,1}/C can be computed. Its last row holds the class counts
   n_{k,c} ≥ 0, and since ỹ lies in [0, 1], |Y_jc|² ≤ A_jj·n_{k,c}.
 
-Tolerances leave room for float32 and TF32 arithmetic on the client. Moments that pass may still be lies: those
+Tolerances leave room for float32 and TF32 arithmetic on the client, and for the codec in use. Moments that pass may still be lies: those
 of made-up samples satisfy all of this.
 """
 
@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fkd_common.config import RunConfig
+from fkd_common.codecs.quantise import INT16_STEPS
+from fkd_common.config import RunConfig, StatisticsCodec
 from fkd_common.method.privacy import NoiseScale, longest_feature
 
 MAX_FEATURE = 1e6
@@ -98,7 +99,16 @@ def moment_flaw(
     flaw = _diagonal_flaw(diagonal, n, d, config)
     if flaw is not None:
         return flaw
-    return _residual_flaw(A, B, n, d, config, output, diagonal) or _definite_flaw(A, n)
+    return _residual_flaw(A, B, n, d, config, output, diagonal) or _definite_flaw(A, n, _room(len(A), config))
+
+
+def _room(p: int, config: RunConfig) -> float:
+    """Ridge that makes real moments definite: for float32, and for roundings at random to steps of 1/32767.
+
+    Independent errors of standard deviation 0.41 steps make eigenvalues of up to 2·0.41·√p steps (Wigner).
+    """
+    coded = config.statistics_in_force is StatisticsCodec.INT16
+    return _RIDGE + (2.0 * np.sqrt(p) / INT16_STEPS if coded else 0.0)
 
 
 def _residual_flaw(
@@ -142,16 +152,16 @@ def _diagonal_flaw(diagonal: NDArray[np.float64], n: int, d: int, config: RunCon
     return None
 
 
-def _definite_flaw(A: NDArray[np.float64], n: int) -> str | None:
+def _definite_flaw(A: NDArray[np.float64], n: int, ridge: float) -> str | None:
     """A in units of its diagonal plus a small ridge must have a Cholesky factor; A is used up."""
     scale = 1.0 / np.sqrt(A.diagonal() + _FLOOR * max(n, 1))
     unit = A
     unit *= scale
     unit *= scale[:, None]
-    if max(unit.max(), -unit.min()) > 1 + _RIDGE:
+    if max(unit.max(), -unit.min()) > 1 + ridge:
         i, j = np.unravel_index(int(np.abs(unit).argmax()), unit.shape)
         return f"A[{i}, {j}]² is larger than A[{i}, {i}] times A[{j}, {j}]"
-    np.einsum("ii->i", unit)[:] += _RIDGE
+    np.einsum("ii->i", unit)[:] += ridge
     with threadpool_limits(limits=1, user_api="blas"):
         try:
             np.linalg.cholesky(unit)

@@ -162,8 +162,8 @@ def unpack_symmetric(values: NDArray[Any], p: int, block: NDArray[Any] | None) -
 def make_definite(A: NDArray[np.float64], lambda_: float) -> None:
     """Make A + λI positive definite in place: where it is not, A gets the smallest of a few ridges.
 
-    Float32 rounding leaves sums of z zᵀ a little indefinite, and so may a liar, within the tolerance that
-    ``moment_checks`` leaves for it: A_k plus a thousandth of its diagonal is positive definite, and so is the sum.
+    Rounding leaves sums of z zᵀ a little indefinite, and so may a liar, within the tolerance that ``moment_checks``
+    leaves for it: A_k plus a hundredth of its diagonal is positive definite, and so is the sum.
 
     Args:
         A: (p, p) summed moments Σ A_k, symmetric, float64; unchanged if A + λI is positive definite.
@@ -174,7 +174,7 @@ def make_definite(A: NDArray[np.float64], lambda_: float) -> None:
     """
     diagonal = np.einsum("ii->i", A)
     kept = diagonal.copy()
-    for share in (0.0, 1e-6, 1e-5, 1e-4, 1e-3):
+    for share in (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2):
         diagonal[:] = kept + share * np.abs(kept) + lambda_
         try:
             with threadpool_limits(limits=1, user_api="blas"):

@@ -24,7 +24,7 @@ from fkd_common.method.aggregation import (
     drop_unreliable,
 )
 from fkd_common.method.robust import clip_factors, combine_coordinates, shortened, update_norm
-from fkd_common.tensors import Tensors, decode
+from fkd_common.tensors import Tensors
 from fkd_server.method.federated_method import Json, TensorUpload, VoteUpload
 
 COORDINATE_WISE = (Aggregation.MEDIAN, Aggregation.TRIMMED_MEAN)
@@ -108,7 +108,7 @@ class _Selection:
 
 def read_upload(store: BlobStore, upload: TensorUpload) -> Tensors:
     """An upload's tensors, verified against its digest."""
-    return decode(store.read(upload.artifact.sha256))
+    return store.tensors(upload.artifact.sha256)
 
 
 def unfit_student(upload: TensorUpload, config: RunConfig) -> str | None:
@@ -178,7 +178,9 @@ def _combine_kept(selection: _Selection, reference: Tensors, config: RunConfig, 
     for (name, upload), weight in zip(selection.kept.items(), weights, strict=True):
         average.add(shortened(read_upload(store, upload), reference, selection.factor(name)), float(weight))
     dtypes = {name: tensor.dtype for name, tensor in reference.items()}
-    return selection.result({n: t.astype(dtypes[n]) for n, t in average.result().items()}, weights)
+    return selection.result(
+        {n: t.astype(dtypes[n], copy=False) for n, t in average.result().items()}, weights
+    )
 
 
 def _coordinate_wise_students(
@@ -186,7 +188,7 @@ def _coordinate_wise_students(
 ) -> Tensors:
     """One tensor of all clients at a time, never all of their models."""
     for upload in selection.kept.values():
-        store.read(upload.artifact.sha256)  # verified here: single tensors cannot be
+        store.check(upload.artifact.sha256)  # verified here: single tensors cannot be
     combined: Tensors = {}
     for tensor_name, start in reference.items():
         values = []

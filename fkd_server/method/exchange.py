@@ -33,7 +33,7 @@ from fkd_common.own_code import (
     model_layout,
 )
 from fkd_common.pb import types_pb2 as types
-from fkd_common.tensors import Tensors, check_schema, decode, encode
+from fkd_common.tensors import Tensors, check_schema
 from fkd_server.method.federated_method import (
     BelowQuorum,
     Json,
@@ -101,7 +101,7 @@ class Exchange:
             check_groups("a state", start)
         self._model_layout = model_layout(start)
         self._check_model(start, 0)
-        self.state = ExchangeState({name: blobs.put(encode(tensors)) for name, tensors in start.items()})
+        self.state = ExchangeState({name: blobs.put_tensors(tensors) for name, tensors in start.items()})
 
     # -- what a round consists of -----------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Exchange:
         changed = {name: tensors for name, tensors in result.groups.items() if tensors}
         groups = {name: held for name, held in self.state.groups.items() if name not in result.groups}
         self._check_model(_Groups(groups, self._blobs, changed), self.round)
-        groups |= {name: self._blobs.put(encode(tensors)) for name, tensors in changed.items()}
+        groups |= {name: self._blobs.put_tensors(tensors) for name, tensors in changed.items()}
         kept = {artifact.sha256 for artifact in groups.values()}
         retired = tuple(old for old in self.state.groups.values() if old.sha256 not in kept)
         self.state = ExchangeState(groups, self.round, retired)
@@ -343,6 +343,6 @@ def _read(blobs: BlobStore, artifact: Artifact) -> Tensors:
         DamagedFileError: Also where the disk refuses: whoever asks is a method, which is not to blame.
     """
     try:
-        return decode(blobs.read(artifact.sha256))
+        return blobs.tensors(artifact.sha256)
     except OSError as error:
         raise DamagedFileError(f"{blobs.path(artifact.sha256)}: {error.strerror or error}") from error

@@ -34,7 +34,7 @@ def sums(block):
 @pytest.mark.parametrize("block", [0, BLOCK])
 def test_moments_come_back_in_units_of_their_features(block):
     whole, A, B, squares = sums(block)
-    packed = pack_moments(A, B, squares, INT16)
+    packed = pack_moments(A, B, squares, INT16, np.random.default_rng(0))
     back = unpack_moments(dict(packed), P, C, block, INT16)
     known = whole[P - block :, P - block :] if block else None
     rebuilt = unpack_symmetric(back["A"], P, known)
@@ -47,15 +47,31 @@ def test_moments_come_back_in_units_of_their_features(block):
 
 def test_where_everything_is_known_only_b_travels():
     _, A, B, _ = sums(P)
-    packed = pack_moments(A, B, np.zeros(P), INT16)
+    packed = pack_moments(A, B, np.zeros(P), INT16, np.random.default_rng(0))
     assert len(unpack_moments(dict(packed), P, C, P, INT16)["A"]) == 0
 
 
 def test_they_stay_plausible():
     _, A, B, squares = sums(0)
-    back = unpack_moments(dict(pack_moments(A, B, squares, INT16)), P, C, 0, INT16)
+    back = unpack_moments(dict(pack_moments(A, B, squares, INT16, np.random.default_rng(0))), P, C, 0, INT16)
     rebuilt = unpack_symmetric(back["A"], P, None)
     assert moment_flaw(rebuilt, back["B"], N, D, RunConfig(), None) is None
+
+
+@pytest.mark.scenario(37)
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 0.1])
+def test_those_of_a_few_samples_that_are_nearly_alike_stay_plausible(spread):
+    """All products are then nearly equal: rounded to the nearest step, their errors would add up to a flaw."""
+    rng, p, n = np.random.default_rng(5), 3000, 7
+    z = (rng.normal(size=p) + spread * rng.normal(size=(n, p))).astype(np.float32)
+    z[:, -1] = 1.0
+    residual = rng.normal(size=(n, C))
+    moments = accumulate(z, residual - residual.mean(axis=1, keepdims=True))
+    A, B = pack_symmetric(moments.A, 0).astype(np.float32), moments.B.astype(np.float32)
+    packed = pack_moments(A, B, np.diag(moments.A)[-1:], INT16, np.random.default_rng(0))
+    back = unpack_moments(dict(packed), p, C, 0, INT16)
+    rebuilt = unpack_symmetric(back["A"], p, None)
+    assert moment_flaw(rebuilt, back["B"], n, 512, RunConfig(statistics_codec=INT16), None) is None
 
 
 def test_they_take_half_the_room():
@@ -63,7 +79,8 @@ def test_they_take_half_the_room():
     moments = accumulate(rng.normal(size=(300, 200)).astype(np.float32), rng.normal(size=(300, C)))
     A, B = pack_symmetric(moments.A, 0).astype(np.float32), moments.B.astype(np.float32)
     sizes = [
-        sum(t.nbytes for t in pack_moments(A, B, np.diag(moments.A)[-2:], c).values()) for c in (FP32, INT16)
+        sum(t.nbytes for t in pack_moments(A, B, np.diag(moments.A)[-2:], c, rng).values())
+        for c in (FP32, INT16)
     ]
     assert sizes[1] < 0.52 * sizes[0]
 
@@ -90,7 +107,7 @@ def test_matrices_come_back_nearly():
 )
 def test_moments_packed_otherwise_are_refused(change):
     _, A, B, squares = sums(0)
-    packed = dict(pack_moments(A, B, squares, INT16))
+    packed = dict(pack_moments(A, B, squares, INT16, np.random.default_rng(0)))
     change(packed)
     with pytest.raises(InvalidUploadError):
         unpack_moments(packed, P, C, 0, INT16)
@@ -99,6 +116,6 @@ def test_moments_packed_otherwise_are_refused(change):
 @pytest.mark.scenario(10)
 def test_squares_below_0_leave_moments_that_are_refused():
     _, A, B, squares = sums(0)
-    packed = dict(pack_moments(A, B, squares, INT16))
+    packed = dict(pack_moments(A, B, squares, INT16, np.random.default_rng(0)))
     packed["A/diagonal"] = -packed["A/diagonal"]
     assert not np.isfinite(unpack_moments(packed, P, C, 0, INT16)["A"]).all()

@@ -19,7 +19,9 @@ from fkd_common.tensors import (
     check_schema,
     chunk_payload,
     decode,
+    decode_writeable,
     encode,
+    encoded_parts,
     max_blob_bytes,
     metadata_of,
     payload_offset,
@@ -68,6 +70,40 @@ def test_memory_layout_does_not_reach_the_bytes(array: np.ndarray) -> None:
 def test_the_order_of_names_does_not_reach_the_bytes() -> None:
     a, b = np.zeros(3, dtype=np.float32), np.ones(2, dtype=np.float32)
     assert encode({"a": a, "b": b}) == encode({"b": b, "a": a})
+
+
+def test_the_parts_are_the_blob_and_share_the_tensors_memory() -> None:
+    tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(1, dtype=np.int64)}
+    parts = list(encoded_parts(tensors))
+    assert b"".join(parts) == encode(tensors)
+    assert np.shares_memory(np.asarray(parts[-1]), tensors["w"])
+
+
+def test_decoded_tensors_are_the_blobs_own_memory_and_cannot_be_changed() -> None:
+    blob = encode({"w": np.arange(6, dtype=np.float32)})
+    array = decode(blob)["w"]
+    assert np.shares_memory(array, np.frombuffer(blob, np.uint8))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1.0
+
+
+def test_what_is_decoded_to_be_changed_leaves_the_blob_as_it_was() -> None:
+    blob = encode({"w": np.arange(6, dtype=np.float32)})
+    decode_writeable(blob)["w"][:] = 0.0
+    np.testing.assert_array_equal(decode(blob)["w"], np.arange(6, dtype=np.float32))
+
+
+@pytest.mark.parametrize("odd", range(1, 8))
+def test_a_header_of_any_length_gives_aligned_tensors(odd: int) -> None:
+    """The library fills headers up to a multiple of 8 bytes; others need not."""
+    header = json.dumps({"w": entry([2], 0, 16, "F64")}).encode()
+    header += b" " * ((odd - len(header)) % 8)
+    blob = blob_of(header, np.array([0.5, -2.0]).tobytes())
+    for array in (decode(blob)["w"], decode_writeable(blob)["w"]):
+        assert array.flags.aligned
+        assert array.tolist() == [0.5, -2.0]
+    assert not decode(blob)["w"].flags.writeable
+    assert decode_writeable(blob)["w"].flags.writeable
 
 
 def test_metadata_survives_and_is_limited_to_what_serialises_deterministically() -> None:

@@ -153,6 +153,41 @@ def test_streaming_equals_the_direct_sum() -> None:
     np.testing.assert_allclose(average.result()["w"], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1, 65_535, 65_536, 65_537, 200_001])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_moving_the_mean_in_pieces_changes_no_bit(size: int, dtype: type) -> None:
+    clients = [np.random.default_rng(k).standard_normal(size).astype(dtype) for k in range(4)]
+    weights = [0.3, 1 / 7, 12.0, 1e-9]
+    average, total = WeightedAverage(), 0.0
+    mean = clients[0].astype(np.float64)
+    for values, weight in zip(clients, weights, strict=True):
+        average.add({"w": values}, weight)
+        total += weight
+        if values is not clients[0]:
+            mean = mean + (values.astype(np.float64) - mean) * (weight / total)
+    assert same_bits(average.result(), {"w": mean.astype(dtype)})
+
+
+def test_memory_layout_and_readonly_memory_do_not_matter_to_an_average() -> None:
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(0, 12, 2, dtype=np.float32).reshape(2, 3)
+    average = WeightedAverage()
+    for values, other in ((np.asfortranarray(a), b), (np.repeat(b, 2, axis=1)[:, ::2], a)):
+        values.flags.writeable = False
+        average.add({"w": values, "steps": other.astype(np.int64)}, 1.0)
+    assert same_bits(average.result(), {"w": (a + b) / np.float32(2), "steps": b.astype(np.int64)})
+
+
+def test_a_result_is_handed_over_once() -> None:
+    average = WeightedAverage()
+    average.add(random_student(1), 0.5)
+    result = average.result()
+    with pytest.raises(ValueError, match="at least one client"):
+        average.result()
+    average.add(random_student(2), 0.25)
+    assert same_bits(average.result(), random_student(2))
+    assert same_bits(result, random_student(1))
+
+
 def test_batch_counters_take_the_maximum_and_stay_integers() -> None:
     average = WeightedAverage()
     for steps in (30, 50, 40):

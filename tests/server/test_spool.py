@@ -95,6 +95,12 @@ def test_a_client_has_one_partial_upload_at_a_time(spool: UploadSpool, tmp_path:
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"third"]
 
 
+def test_what_is_read_is_the_callers_to_change(spool: UploadSpool) -> None:
+    spool.put("a", DIGEST, 10, 0, BLOB)
+    spool.read("a", DIGEST, 10)[0] = 0
+    assert spool.read("a", DIGEST, 10) == BLOB
+
+
 def test_clients_do_not_touch_each_others_uploads(spool: UploadSpool) -> None:
     spool.put("a", DIGEST, 10, 0, BLOB)
     spool.put("b", DIGEST, 10, 0, BLOB[:3])

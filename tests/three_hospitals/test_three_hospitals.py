@@ -69,7 +69,7 @@ def test_what_it_says_of_the_bytes_holds(told: Told) -> None:
     assert len(proof["claims"]) == 4
     assert all(claim["holds"] for claim in proof["claims"])
     for site in proof["sites"]:
-        assert site["payload_up"] > 10_000_000
+        assert site["payload_up"] > 3_000_000
         unexplained = site["sent"] - site["message_up"]
         assert 0 <= unexplained <= MOST_OVERHEAD * site["message_up"] + CUT
         assert unexplained < site["images"]
