@@ -2,8 +2,8 @@
 
 A matrix is counted row by row in steps of a power of two. Second moments are first divided by √A_ii·√A_jj, which
 leaves at most 1 in magnitude, and rounded at random: a feature that is nearly dead keeps as many digits as any other,
-and A stays positive semidefinite up to the tolerance of ``moment_checks``. The diagonal and the constant feature's column, which hold sums
-of squares and sums, travel exactly.
+and A stays positive semidefinite up to the tolerance of ``moment_checks``. The diagonal and the constant feature's
+column, which hold sums of squares and sums, travel exactly.
 """
 
 from __future__ import annotations

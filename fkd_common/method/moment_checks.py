@@ -8,8 +8,8 @@ From the definitions A = Σ z zᵀ and B = Σ z rᵀ with z = [φ; h̄; 1], r = 
   layer, and Y = Σ z ỹᵀ = (B + centre(Σ z Sᵀ))/κ + A_{·,1}/C can be computed. Its last row holds the class counts
   n_{k,c} ≥ 0, and since ỹ lies in [0, 1], |Y_jc|² ≤ A_jj·n_{k,c}.
 
-Tolerances leave room for float32 and TF32 arithmetic on the client, and for the codec in use. Moments that pass may still be lies: those
-of made-up samples satisfy all of this.
+Tolerances leave room for float32 and TF32 arithmetic on the client, and for the codec in use. Moments that pass may
+still be lies: those of made-up samples satisfy all of this.
 """
 
 from __future__ import annotations
