@@ -403,19 +403,20 @@ class CoordinatorService:
 
     def _put_chunk(self, request: pb.PutChunkRequest, key: PhaseKey, call: Call) -> pb.PutChunkResponse:
         self._check_size(key.phase, call.client, request.size)
-        if len(request.data) > MAX_CHUNK_BYTES:
-            raise TooLargeError(f"chunk of {len(request.data)} bytes; at most {MAX_CHUNK_BYTES}")
+        data = request.data  # once: every look at it is a copy
+        if len(data) > MAX_CHUNK_BYTES:
+            raise TooLargeError(f"chunk of {len(data)} bytes; at most {MAX_CHUNK_BYTES}")
         sha256 = sha256_of(request)
         if self._coordinator.check_current(request.session, key, sha256) is not None:
             call.duplicate = True
             return pb.PutChunkResponse(received=request.size, duplicate=True)
-        if request.data:
-            chunk_payload(request.data, request.offset, request.size)
+        if data:
+            chunk_payload(data, request.offset, request.size)
         before = self._spool.held(call.client, sha256)
-        received = self._spool.put(call.client, sha256, request.size, request.offset, request.data)
+        received = self._spool.put(call.client, sha256, request.size, request.offset, data)
         failpoint("chunk.kept")
         if received <= before:  # repeated or premature: nothing of it is kept
-            call.duplicate = bool(request.data)
+            call.duplicate = bool(data)
         return pb.PutChunkResponse(received=received, duplicate=call.duplicate)
 
     def _submit(self, name: str, request: Any, key: PhaseKey, call: Call) -> pb.SubmitResponse:
@@ -504,13 +505,14 @@ class CoordinatorService:
         """An upload's blob, complete and verified."""
         self._check_size(phase, call.client, upload.size)
         blob: bytes | memoryview
-        if not upload.inline:
+        inline = upload.inline
+        if not inline:
             blob = self._spool.read(call.client, upload.sha256.hex(), upload.size)
-        elif len(upload.inline) == upload.size:
-            blob = verified(upload.inline, upload.sha256.hex())
+        elif len(inline) == upload.size:
+            blob = verified(inline, upload.sha256.hex())
         else:
             raise InvalidUploadError(
-                f"{len(upload.inline)} bytes inline, {upload.size} declared", reason="WRONG_SIZE"
+                f"{len(inline)} bytes inline, {upload.size} declared", reason="WRONG_SIZE"
             )
         call.payload_up = chunk_payload(blob, 0, len(blob))
         return blob
