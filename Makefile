@@ -72,7 +72,7 @@ proto: $(VENV)/.installed-dev
 
 # The figures of docs/results: full CIFAR-10, ten clients, thirty rounds, three seeds, real processes.
 BENCH_CIFAR10 = $(BIN)/fkd-bench run --data $(DATA) --extractor $(EXTRACTOR) --clients 10 --rounds 30 --local-steps 150 \
-  --no-correction-at-start --refine-steps 0
+  --no-correction-at-start --refine-steps 0 --update-codec fp32 --model-codec fp32 --statistics-codec fp32
 
 bench-cifar10: $(VENV)/.installed-bench
 	$(BENCH_CIFAR10) --partition dirichlet:0.1 --seeds 0,1,2 $(BENCH_FLAGS)
