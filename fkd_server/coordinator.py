@@ -308,7 +308,6 @@ class Coordinator:
         self._at = to
         if opens is not None:
             self.open = opens
-            during(PHASE_NAMES[opens.key.phase])
         elif to.open is None:
             self.open = None
 
@@ -381,6 +380,7 @@ class Coordinator:
         return replace(at, to_come=at.to_come[1:], open=work), opens
 
     def _tell_opened(self, phase: OpenPhase) -> None:
+        during(PHASE_NAMES[phase.key.phase])
         participants: list[Json] = list(self.participants)
         self._emit(Event("phase_opened", {**self._place(phase.key), "participants": participants}))
         failpoint("phase.opened")

@@ -32,7 +32,7 @@ def test_secure_aggregation_publishes_what_the_plain_run_publishes(
         "run", "--data", "digits", "--limit", "240", "--clients", "3", "--anchors", "20", "--partition", "iid",
         "--extractor", str(world.extractor), "--rounds", "2", "--seed", "3", "--json", *SMALL, "--min-cohort", "2",
         "--heartbeat-limit-s", "30", "--transport", "inprocess", "--out", str(tmp_path),
-        "--no-correction-at-start", "--refine-steps", "0",
+        "--no-correction-at-start", "--refine-steps", "0", "--update-codec", "fp32", "--statistics-codec", "fp32",
     ]  # fmt: skip
     results: dict[str, dict[str, Any]] = {}
     for name, flags in {"plain": [], "secure": ["--secure-aggregation"]}.items():
