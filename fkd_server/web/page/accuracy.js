@@ -1,4 +1,4 @@
-// Accuracy by round: lines told apart by dashes, marks and labels as well as by colour, and the same as a table.
+// Accuracy by round: lines told apart by dashes and marks, not by colour alone, and as a table.
 
 import { byId, element, say, shape, table } from "./dom.js";
 import * as format from "./format.js";

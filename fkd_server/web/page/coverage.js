@@ -1,4 +1,4 @@
-// Which site has how many samples of which class: a table whose cells are tinted on a logarithmic scale.
+// Which site has how many samples of which class: cells tinted on a logarithmic scale.
 
 import { byId, element, named, say } from "./dom.js";
 import * as format from "./format.js";
@@ -75,6 +75,6 @@ const line = (title, texts) =>
 const cell = (samples, most, where) =>
   element(`td.shade-${shade(samples, most)}`, { title: `${where}: ${format.count(samples)}` }, format.short(samples));
 
-/** 0 for none; the others part the way from 1 to the most on a logarithmic scale. */
+/** 0 for none; else where it is from 1 to the most, by logarithms. */
 const shade = (samples, most) =>
   samples && Math.min(SHADES - 1, 1 + Math.floor(((SHADES - 1) * Math.log(samples)) / Math.log(most + 1)));
