@@ -1,4 +1,4 @@
-// The table of clients: sorted by any column, filtered, in pages of a hundred.
+// The table of clients: sorted by any column, filtered, a hundred to a page.
 
 import { badge, byId, Children, element, named, onFilter, say } from "./dom.js";
 import * as format from "./format.js";
