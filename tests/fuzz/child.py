@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import resource
 import sys
 import tempfile
 import traceback
@@ -74,8 +75,12 @@ def main() -> None:
                 traceback.print_exc()
                 raise
 
+    inherited = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    )  # Linux keeps the parent's peak over exec
     flags = [
-        f"-max_len={MAX_INPUT_BYTES}", f"-timeout={target.seconds_per_input}", f"-rss_limit_mb={MAX_RSS_MB}",
+        f"-max_len={MAX_INPUT_BYTES}", f"-timeout={target.seconds_per_input}",
+        f"-rss_limit_mb={MAX_RSS_MB + inherited}",
         "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={arguments.findings}/{target.name}-",
     ]  # fmt: skip
     inputs = [str(path) for path in sorted(arguments.corpus.iterdir())]
