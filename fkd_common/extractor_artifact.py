@@ -186,7 +186,7 @@ def split_safetensors(raw: bytes, *, name: str) -> tuple[dict[str, Any], memoryv
             if tensor == "__metadata__":
                 continue
             first, last = entry["data_offsets"]
-            if not 0 <= first <= last <= len(body):
+            if not (isinstance(first, int) and isinstance(last, int) and 0 <= first <= last <= len(body)):
                 raise ValueError(f"tensor {tensor} lies outside the file")
             end = max(end, last)
         if end != len(body):
