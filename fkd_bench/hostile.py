@@ -28,14 +28,8 @@ from fkd_client.pipeline import Pipeline
 from fkd_client.site import Site, anchors_of
 from fkd_client.threads import limit_threads
 from fkd_common.artifacts import BlobStore
-from fkd_common.config import (
-    Aggregation,
-    ModelCodec,
-    PersonalKind,
-    RunConfig,
-    StatisticsCodec,
-    UpdateCodec,
-)
+from fkd_common.choices import UNCODED, Aggregation, PersonalKind
+from fkd_common.config import RunConfig
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.metrics import accuracy
 from fkd_common.method.refinement import solutions_by_candidate
@@ -201,12 +195,8 @@ def sweep(settings: HostileSettings, narrator: Narrator) -> list[Outcome]:
 
 def run_cell(world: World, cell: Cell) -> Outcome:
     """One federation, from the untrained student to its accuracies."""
-    uncoded = {  # nothing is sent here
-        "update_codec": UpdateCodec.FP32,
-        "model_codec": ModelCodec.FP32,
-        "statistics_codec": StatisticsCodec.FP32,
-    }
-    config = world.federation.config.model_copy(update={"aggregation": cell.aggregation, **uncoded})
+    changes = {"aggregation": cell.aggregation, **UNCODED}  # nothing is sent here
+    config = world.federation.config.model_copy(update=changes)
     with tempfile.TemporaryDirectory(dir=world.federation.folder) as folder:
         federation = _Federation(world, cell, config, Path(folder))
         for round_number in range(1, config.rounds + 1):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fkd_common.config import Correction, RunConfig
+from fkd_common.choices import Correction
+from fkd_common.config import RunConfig
 from fkd_common.privacy_accounting import PrivacySpent, Releases
 from fkd_common.settings import ProgramSettings
 from fkd_common.typed_text import Listed

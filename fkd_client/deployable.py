@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fkd_client.extractor import Extractor, load_extractor
 from fkd_client.global_model import GlobalModel, Published
 from fkd_client.student_network import student_of
-from fkd_common.config import MomentFeatures
+from fkd_common.choices import MomentFeatures
 from fkd_common.exported_file import ExportHeader, ModelFiles
 from fkd_common.method.residuals import Standardiser
 from fkd_common.model_file import decode_model

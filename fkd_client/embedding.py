@@ -21,7 +21,7 @@ from torch.nn import functional
 from fkd_client.array_cache import read_array, sole_writer, write_array
 from fkd_client.extractor import EMBEDDING_DIM, Extractor, ExtractorSpec
 from fkd_client.progress import Progress, silent
-from fkd_common.config import FinetuneScope
+from fkd_common.choices import FinetuneScope
 from fkd_common.errors import DataError, FkdError
 from fkd_shards.arrays import check_still_whole
 

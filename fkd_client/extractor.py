@@ -16,7 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torchvision.models import ResNet18_Weights, resnet18
 
-from fkd_common.config import FinetuneScope
+from fkd_common.choices import FinetuneScope
 from fkd_common.errors import DataError
 from fkd_common.extractor_artifact import (
     SPEC_KEY,

@@ -16,7 +16,8 @@ from torch.nn import functional
 from fkd_client.extractor import blank_tail
 from fkd_client.progress import Progress, silent
 from fkd_client.student import State, student_of
-from fkd_common.config import FinetuneScope, RunConfig
+from fkd_common.choices import FinetuneScope
+from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
 
 _SCORE_BATCH = 1024

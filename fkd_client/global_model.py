@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fkd_client.student import StudentOutputs, outputs
-from fkd_common.config import MomentFeatures, RunConfig
+from fkd_common.choices import MomentFeatures
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.moments import apply_moments, centre, moment_vector
 from fkd_common.method.residuals import AnchorCorrection, Standardiser

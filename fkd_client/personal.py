@@ -17,7 +17,8 @@ from fkd_client.finetune import FinetuneData, FinetunedModel, finetune
 from fkd_client.global_model import GlobalModel
 from fkd_client.progress import Progress, part_of, silent
 from fkd_client.teacher import Teacher, TeacherModel
-from fkd_common.config import FinetuneScope, PersonalKind, RunConfig
+from fkd_common.choices import FinetuneScope, PersonalKind
+from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.method.metrics import accuracy
 from fkd_common.method.moments import Moments, accumulate, apply_moments, centre, moment_targets

@@ -24,7 +24,8 @@ from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalModel
 from fkd_client.teacher import TeacherModel
 from fkd_common.artifacts import sha256_hex, sync_folder, write_atomically
-from fkd_common.config import FinetuneScope, MomentFeatures, RunConfig
+from fkd_common.choices import FinetuneScope, MomentFeatures
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError, FkdError
 from fkd_common.method.calibration import Calibration
 from fkd_common.method.residuals import AnchorCorrection, Standardiser

@@ -24,7 +24,8 @@ from fkd_client.split import split_train_val
 from fkd_client.stopwatch import timed
 from fkd_client.student import State, outputs, soft_targets, train_student
 from fkd_client.teacher import Teacher, TeacherTrainer, train_teacher
-from fkd_common.config import FinetuneScope, MomentFeatures, PersonalKind, RunConfig
+from fkd_common.choices import FinetuneScope, MomentFeatures, PersonalKind
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.metrics import full_and_matched
 from fkd_common.method.moments import (

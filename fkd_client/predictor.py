@@ -20,7 +20,7 @@ from fkd_client.personal import PersonalModel
 from fkd_client.personal_file import DESCRIPTION_FILE, TENSORS_FILE, load_personal, read_origin
 from fkd_client.published_scorer import scorer_of
 from fkd_common.artifacts import blob_file, sha256_hex
-from fkd_common.config import FinetuneScope, PersonalKind
+from fkd_common.choices import FinetuneScope, PersonalKind
 from fkd_common.errors import DataError, FkdError, MethodError, UsageError
 from fkd_common.exported_file import EXPORT_KEY, decode_exported, read_whole
 from fkd_common.extractor_artifact import MAX_IMAGE_BYTES, ExtractorSpec, build_extractor_artifact

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from fkd_client.progress import Progress, silent
 from fkd_client.student_network import State, Student, student_of
-from fkd_common.config import AbsentClasses, Norm, RunConfig
+from fkd_common.choices import AbsentClasses, Norm
+from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
 from fkd_common.method.probabilities import softmax
 from fkd_common.method.soft_targets import alpha_at, complete_absent, smooth

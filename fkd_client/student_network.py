@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fkd_common.config import Norm, RunConfig
+from fkd_common.choices import Norm
+from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
 
 State = dict[str, NDArray[Any]]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from fkd_client.pipeline import Pipeline
+from fkd_common.choices import MomentFeatures
 from fkd_common.codecs.statistics import unpack_statistics
 from fkd_common.codecs.student import unpack_model
-from fkd_common.config import MomentFeatures
 from fkd_common.errors import DataError, InvalidUploadError
 from fkd_common.method.moments import num_moment_features
 from fkd_common.method.student_layout import TensorSpec, student_layout

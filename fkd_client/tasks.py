@@ -23,9 +23,9 @@ from fkd_client.task_inputs import (
     received_student,
 )
 from fkd_client.transfer import TensorMessage, Transfer
+from fkd_common.choices import Fusion, MomentFeatures
 from fkd_common.codecs.statistics import pack_moments, pack_statistics
 from fkd_common.codecs.student import pack_update
-from fkd_common.config import Fusion, MomentFeatures
 from fkd_common.errors import DataError, FkdError
 from fkd_common.method.aggregation import drop_unreliable
 from fkd_common.method.moments import num_moment_features

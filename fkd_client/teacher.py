@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from fkd_client.boosting import BoosterParameters, common_parameters
 from fkd_client.progress import Progress, part_of, silent
 from fkd_client.split import stratified_folds
-from fkd_common.config import KdTargets, Reliability, RunConfig
+from fkd_common.choices import KdTargets, Reliability
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.calibration import Calibration, expand_to_global, fit_calibration
 from fkd_common.method.metrics import accuracy, expected_calibration_error, negative_log_likelihood

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fkd_common.config import ModelMode, RunConfig
+from fkd_common.choices import ModelMode
+from fkd_common.config import RunConfig
 from fkd_common.method.student_layout import TensorSpec
 from fkd_common.tensors import Tensors
 

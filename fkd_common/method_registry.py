@@ -8,7 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pydantic import ValidationError
 
 from fkd_common.advice import did_you_mean
-from fkd_common.config import FKD_RTM, FKD_RTM_KEYS, ModelMode, RunConfig
+from fkd_common.choices import ModelMode
+from fkd_common.config import FKD_RTM, FKD_RTM_KEYS, RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.exchange_method import ExchangeMethod, Federation, Options
 from fkd_common.own_code import OwnCode, WrongResultError

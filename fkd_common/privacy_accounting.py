@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from fkd_common.config import Correction, RunConfig
+from fkd_common.choices import Correction
+from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
 
 

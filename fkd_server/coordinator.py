@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from fkd_common.config import MissedQuorum, RunConfig
+from fkd_common.choices import MissedQuorum
+from fkd_common.config import RunConfig
 from fkd_common.errors import ConflictError, DamagedFileError, FkdError, MethodError, RefusedError, StaleError
 from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES

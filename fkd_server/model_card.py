@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from fkd_common.config import FKD_RTM, ModelMode, RunConfig
+from fkd_common.choices import ModelMode
+from fkd_common.config import FKD_RTM, RunConfig
 from fkd_common.method_registry import described, exchange_method
 from fkd_common.model_file import ModelParts, PublishedModel
 from fkd_server.method.federated_method import Json

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_common.choices import Fusion, UpdateCodec
 from fkd_common.codecs.statistics import unpack_moments, unpack_statistics
 from fkd_common.codecs.student import unpack_update
-from fkd_common.config import Fusion, RunConfig, UpdateCodec
+from fkd_common.config import RunConfig
 from fkd_common.errors import InvalidUploadError, TooLargeError
 from fkd_common.method.moment_checks import OutputLayer, moment_flaw
 from fkd_common.method.moments import num_moment_features, unpack_symmetric

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from fkd_common.choices import UNCODED
 from fkd_common.config import FKD_RTM
 from fkd_common.method_registry import method_class
 
@@ -21,9 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "tau_r": 0.1,
         "correction": ["anchors"],
         "correction_at_start": False,
-        "update_codec": "fp32",
-        "model_codec": "fp32",
-        "statistics_codec": "fp32",
+        **UNCODED,
         "residual_form": "literal",
         "fusion": "size",
         "personal": ["finetune"],

@@ -31,7 +31,8 @@ from fkd_bench.load.usage import ProcessTree
 from fkd_bench.narrator import Narrator
 from fkd_common.access.roles import Role
 from fkd_common.addresses import split_address
-from fkd_common.config import MissedQuorum, ModelCodec, RunConfig, UpdateCodec
+from fkd_common.choices import UNCODED, MissedQuorum
+from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
 from fkd_common.tensors import Tensors, encode
 from fkd_server.access.certificates import CertificateAuthority
@@ -240,8 +241,7 @@ def _run_config(settings: LoadSettings) -> RunConfig:
         on_missed_quorum=MissedQuorum.ABORT,
         correction=(),
         personal=(),
-        update_codec=UpdateCodec.FP32,
-        model_codec=ModelCodec.FP32,
+        **UNCODED,
     )
 
 

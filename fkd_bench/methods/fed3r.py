@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_common.config import MomentFeatures
+from fkd_common.choices import MomentFeatures
 from fkd_common.exchange_method import (
     MODEL,
     Aggregate,

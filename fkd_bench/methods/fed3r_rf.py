@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fkd_bench.methods.fed3r import FED3R
 from fkd_common import exchange_method
-from fkd_common.config import MomentFeatures
+from fkd_common.choices import MomentFeatures
 from fkd_common.method.moments import moment_vector
 from fkd_common.method.residuals import Standardiser
 

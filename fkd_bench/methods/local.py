@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fkd_client.teacher import TeacherModel, train_teacher
-from fkd_common.config import KdTargets
+from fkd_common.choices import KdTargets
 from fkd_common.exchange_method import Aggregate, ExchangeMethod, Layout, Site, State, Upload
 from fkd_common.method.calibration import Calibration
 from fkd_common.tensors import Tensors

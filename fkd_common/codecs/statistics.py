@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_common.choices import StatisticsCodec
 from fkd_common.codecs.quantise import INT16_STEPS, rows_from_int16, rows_to_int16
 from fkd_common.codecs.squeeze import Parts, squeeze
-from fkd_common.config import StatisticsCodec
 from fkd_common.method.student_layout import TensorSpec
 from fkd_common.tensors import Tensors
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_common.choices import ModelCodec, UpdateCodec
 from fkd_common.codecs.quantise import from_float16, rows_from_int8, rows_to_int8, to_float16
 from fkd_common.codecs.rotation import num_blocks, packed_size, restore, rotate_and_quantise
 from fkd_common.codecs.squeeze import Parts, squeeze
-from fkd_common.config import ModelCodec, UpdateCodec
 from fkd_common.method.student_layout import TensorSpec
 from fkd_common.tensors import Tensors
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_common.config import Calibrator
+from fkd_common.choices import Calibrator
 from fkd_common.method.probabilities import clip_probabilities, log_softmax, softmax
 
 _MIN_PER_SIDE = 2

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from fkd_common.choices import StatisticsCodec
 from fkd_common.codecs.quantise import INT16_STEPS
-from fkd_common.config import RunConfig, StatisticsCodec
+from fkd_common.config import RunConfig
 from fkd_common.method.privacy import NoiseScale, longest_feature
 
 MAX_FEATURE = 1e6

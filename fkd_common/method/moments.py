@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fkd_common.config import MomentFeatures
+from fkd_common.choices import MomentFeatures
 
 _Layer = TypeVar("_Layer")
 

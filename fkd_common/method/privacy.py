@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fkd_common.config import MomentFeatures, RunConfig
+from fkd_common.choices import MomentFeatures
+from fkd_common.config import RunConfig
 
 MOMENT_SENSITIVITY = math.sqrt(4.5)
 """L2 distance of (A/Z², B/(Z·R)) when one sample is replaced, at most."""

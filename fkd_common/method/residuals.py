@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fkd_common.config import ResidualForm
+from fkd_common.choices import ResidualForm
 from fkd_common.errors import DataError
 from fkd_common.method.probabilities import log_softmax
 

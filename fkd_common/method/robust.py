@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_common.config import Aggregation
+from fkd_common.choices import Aggregation
 
 _CHUNK = 1 << 16
 """Coordinates combined at a time, so that float64 copies stay small."""

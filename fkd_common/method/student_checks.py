@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_common.config import Norm
+from fkd_common.choices import Norm
 from fkd_common.method.student_forward import student_responses
 
 MAX_WEIGHT = 1e3

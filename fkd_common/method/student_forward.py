@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_common.config import Norm
+from fkd_common.choices import Norm
 
 _EPS = 1e-5
 """torch's default in both normalisations."""

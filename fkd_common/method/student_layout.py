@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_common.config import Norm
+from fkd_common.choices import Norm
 
 
 @dataclass(frozen=True)

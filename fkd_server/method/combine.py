@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from fkd_common.artifacts import BlobStore
-from fkd_common.config import Aggregation, Fusion, NormAction, RunConfig
+from fkd_common.choices import Aggregation, Fusion, NormAction
+from fkd_common.config import RunConfig
 from fkd_common.method.aggregation import (
     ResidualFusion,
     WeightedAverage,

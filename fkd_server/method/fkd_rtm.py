@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact, BlobStore
+from fkd_common.choices import Correction, MomentFeatures
 from fkd_common.codecs.statistics import pack_statistics, unpack_statistics
 from fkd_common.codecs.student import pack_model, unpack_model
-from fkd_common.config import Correction, MomentFeatures, RunConfig
+from fkd_common.config import RunConfig
 from fkd_common.method.moment_checks import OutputLayer, samples_per_class
 from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
 from fkd_common.method.privacy import nearest_positive_semidefinite

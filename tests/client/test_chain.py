@@ -9,7 +9,7 @@ from fkd_client.residual import fit_and_predict_residuals
 from fkd_client.split import split_train_val
 from fkd_client.student import outputs, soft_targets, train_student
 from fkd_client.teacher import train_teacher
-from fkd_common.config import AbsentClasses, FinetuneScope, KdTargets, Norm
+from fkd_common.choices import AbsentClasses, FinetuneScope, KdTargets, Norm
 from fkd_common.method.moments import accumulate, centre, moment_targets, solve
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction, prepare_residual, residual
 from fkd_common.method.student_layout import initial_student, student_layout

@@ -10,7 +10,7 @@ from fkd_client.cli import choose_device, main
 from fkd_client.embedding import block_inputs_cached, embed
 from fkd_client.site import Site
 from fkd_client.tasks import TaskRunner
-from fkd_common.config import FinetuneScope
+from fkd_common.choices import FinetuneScope
 from fkd_common.errors import DataError, ExitCode, FkdError, UsageError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types

@@ -11,7 +11,7 @@ from fkd_client.embedding import (
     measure_embedding_throughput,
     preprocess,
 )
-from fkd_common.config import FinetuneScope
+from fkd_common.choices import FinetuneScope
 from fkd_common.errors import DataError, FkdError
 from fkd_common.extractor_artifact import ExtractorSpec
 

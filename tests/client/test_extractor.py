@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load, save
 
 from fkd_client.extractor import Extractor, load_extractor
-from fkd_common.config import FinetuneScope
+from fkd_common.choices import FinetuneScope
 from fkd_common.errors import DataError
 from fkd_common.extractor_artifact import (
     SPEC_KEY,

@@ -3,7 +3,7 @@ import pytest
 
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.student import outputs
-from fkd_common.config import MomentFeatures
+from fkd_common.choices import MomentFeatures
 from fkd_common.errors import DataError
 from fkd_common.method.residuals import AnchorCorrection, Standardiser
 from fkd_common.method.student_layout import initial_student

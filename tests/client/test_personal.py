@@ -13,7 +13,7 @@ from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalData, personalise
 from fkd_client.personal_file import Origin, load_personal, read_origin, save_personal
 from fkd_client.teacher import train_teacher
-from fkd_common.config import FinetuneScope, PersonalKind
+from fkd_common.choices import FinetuneScope, PersonalKind
 from fkd_common.errors import DataError, UsageError
 from fkd_common.method.metrics import accuracy
 from fkd_common.method.moments import accumulate, centre, moment_targets, num_moment_features, solve

@@ -13,7 +13,8 @@ from fkd_client.extractor import Extractor
 from fkd_client.pipeline import Pipeline
 from fkd_client.privacy import RELEASES_FILE, ReleaseLog
 from fkd_client.site import Site
-from fkd_common.config import MomentFeatures, RunConfig
+from fkd_common.choices import MomentFeatures
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.moment_checks import OutputLayer
 from fkd_common.method.moments import unpack_symmetric

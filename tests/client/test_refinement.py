@@ -16,7 +16,8 @@ from fkd_client.progress import silent
 from fkd_client.site import Site
 from fkd_client.student import State, outputs
 from fkd_client.tasks import TaskRunner
-from fkd_common.config import MomentFeatures, RunConfig
+from fkd_common.choices import UNCODED, MomentFeatures
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.moments import centre, moment_vector, unpack_symmetric
 from fkd_common.method.probabilities import softmax
@@ -45,8 +46,7 @@ def prepared(site: Site, **changes: Any) -> Pipeline:
     config = RunConfig(
         **{
             "hidden": HIDDEN, "dropout": (0.0, 0.0), "teacher_trees": 3, "min_val": 5, "local_steps": 3,
-            "lambda_grid": (1.0, 10.0), "update_codec": "fp32", "model_codec": "fp32",
-            "statistics_codec": "fp32", **changes,
+            "lambda_grid": (1.0, 10.0), **UNCODED, **changes,
         }
     )  # fmt: skip
     pipeline = Pipeline(site, config)

@@ -6,7 +6,7 @@ import torch
 
 from fkd_client.student import distillation_loss, outputs, soft_targets, train_student
 from fkd_client.student_network import Student, drop, student_of
-from fkd_common.config import AbsentClasses, Norm
+from fkd_common.choices import AbsentClasses, Norm
 from fkd_common.errors import FkdError
 from fkd_common.method import soft_targets as reference
 from fkd_common.method.probabilities import softmax

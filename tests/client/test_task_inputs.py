@@ -12,18 +12,16 @@ from fkd_client.task_inputs import (
     received_solutions,
     received_student,
 )
+from fkd_common.choices import UNCODED, ModelCodec, MomentFeatures, StatisticsCodec
 from fkd_common.codecs.statistics import pack_statistics
 from fkd_common.codecs.student import pack_model
-from fkd_common.config import ModelCodec, MomentFeatures, RunConfig, StatisticsCodec
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
 
 C, D, M = 2, 3, 4
-CONFIG = RunConfig(
-    hidden=(2,), dropout=(0.0,), lambda_grid=(1.0, 10.0),
-    update_codec="fp32", model_codec="fp32", statistics_codec="fp32",
-)  # fmt: skip
+CONFIG = RunConfig(hidden=(2,), dropout=(0.0,), lambda_grid=(1.0, 10.0), **UNCODED)
 SITE = SimpleNamespace(anchor_embeddings=np.zeros((M, D), np.float32), num_classes=C)
 PIPELINE = SimpleNamespace(config=CONFIG, site=SITE)
 

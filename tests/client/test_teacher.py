@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fkd_client.teacher import reliability, train_teacher
-from fkd_common.config import Calibrator, KdTargets, Reliability
+from fkd_common.choices import Calibrator, KdTargets, Reliability
 from fkd_common.errors import DataError
 from tests.client.conftest import make_blobs
 

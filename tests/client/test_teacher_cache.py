@@ -8,7 +8,7 @@ import pytest
 from fkd_client import teacher_cache
 from fkd_client.teacher import train_teacher
 from fkd_client.teacher_cache import TEACHER_KEYS, TeacherCache, teacher_key
-from fkd_common.config import KdTargets
+from fkd_common.choices import KdTargets
 from tests.client.conftest import make_blobs
 
 C = 5

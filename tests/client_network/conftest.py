@@ -11,6 +11,7 @@ from fkd_client.run_info import RunInfo
 from fkd_client.session import Session
 from fkd_client.transfer import Transfer
 from fkd_common.artifacts import BlobStore
+from fkd_common.choices import UNCODED
 from fkd_common.rpc import Transport
 from fkd_server.settings import ServerSettings
 
@@ -42,7 +43,7 @@ def start(prepared: Path, tmp_path: Path) -> Iterator[Start]:
         def start(**settings: Any) -> Served:
             given: dict[str, Any] = {
                 "min_clients": 1, "min_cohort": 1, "rounds": 1, "hidden": (1024,), "dropout": (0.1,), "correction": (),
-                "update_codec": "fp32", "model_codec": "fp32", "statistics_codec": "fp32",
+                **UNCODED,
                 "personal": (), "clients_per_round": 1.0, "heartbeat_s": 0.1, "heartbeat_limit_s": PATIENCE_S,
             }  # fmt: skip
             places = {"prepared": prepared, "runs": tmp_path / "run"}

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fkd_common.choices import StatisticsCodec
 from fkd_common.codecs.statistics import pack_moments, pack_statistics, unpack_moments, unpack_statistics
-from fkd_common.config import RunConfig, StatisticsCodec
+from fkd_common.config import RunConfig
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.moment_checks import moment_flaw
 from fkd_common.method.moments import accumulate, pack_symmetric, unpack_symmetric

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fkd_common.choices import ModelCodec, Norm, UpdateCodec
 from fkd_common.codecs.student import pack_model, pack_update, unpack_model, unpack_update
-from fkd_common.config import ModelCodec, Norm, UpdateCodec
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.student_layout import initial_student, student_layout
 from fkd_common.tensors import decode, encode, max_blob_bytes

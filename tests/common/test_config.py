@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fkd_common.config import Correction, MomentFeatures, PersonalKind, RunConfig
+from fkd_common.choices import Correction, MomentFeatures, PersonalKind
+from fkd_common.config import RunConfig
 
 
 def config(**keys: Any) -> RunConfig:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fkd_common.config import Norm, RunConfig
+from fkd_common.choices import Norm
+from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.residuals import AnchorCorrection, Standardiser
 from fkd_common.method.student_layout import initial_student

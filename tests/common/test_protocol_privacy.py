@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from fkd_common.config import Norm, RunConfig
+from fkd_common.choices import Norm
+from fkd_common.config import RunConfig
 from fkd_common.errors import InvalidUploadError
 from fkd_common.ledger import PHASE_NAMES
 from fkd_common.pb import coordinator_pb2, enrolment_pb2, types_pb2

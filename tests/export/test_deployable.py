@@ -11,7 +11,8 @@ from fkd_client.embedding import embed
 from fkd_client.extractor import Extractor, dump_extractor, load_extractor
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.pretrain import initial_trunk
-from fkd_common.config import MomentFeatures, Norm, RunConfig
+from fkd_common.choices import MomentFeatures, Norm
+from fkd_common.config import RunConfig
 from fkd_common.extractor_artifact import ExtractorSpec
 from fkd_common.method.moments import num_moment_features
 from fkd_common.method.probabilities import softmax

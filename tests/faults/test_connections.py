@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fkd_client.transport import GrpcTransport, Keepalive
+from fkd_common.choices import UNCODED
 from fkd_common.errors import RefusedError, UnreachableError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
@@ -29,7 +30,7 @@ def served(prepared: Path, tmp_path: Path) -> Iterator[Served]:
     """A run of one client whose student is 2.2 MB, its extractor 2.6."""
     settings = ServerSettings(
         prepared=prepared, runs=tmp_path / "run", min_clients=1, min_cohort=1, rounds=1, hidden=(1024,), dropout=(0.1,),
-        update_codec="fp32", model_codec="fp32",
+        **UNCODED,
         correction=(), personal=(), clients_per_round=1.0, heartbeat_s=0.2, heartbeat_limit_s=60.0,
     )  # fmt: skip
     with serve(settings, tmp_path) as served:

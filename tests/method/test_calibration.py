@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fkd_common.config import Calibrator
+from fkd_common.choices import Calibrator
 from fkd_common.method.calibration import Calibration, expand_to_global, fit_calibration
 from fkd_common.method.metrics import negative_log_likelihood
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fkd_common.config import MomentFeatures, RunConfig
+from fkd_common.choices import MomentFeatures
+from fkd_common.config import RunConfig
 from fkd_common.method.moment_checks import OutputLayer, moment_flaw, samples_per_class
 from fkd_common.method.moments import accumulate, centre, moment_targets, moment_vector, pack_symmetric
 from fkd_common.method.privacy import NoiseScale, clip_features, clip_rows

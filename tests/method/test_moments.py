@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkd_common.config import MomentFeatures
+from fkd_common.choices import MomentFeatures
 from fkd_common.method.moments import (
     Moments,
     accumulate,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fkd_common.config import MomentFeatures, RunConfig
+from fkd_common.choices import MomentFeatures
+from fkd_common.config import RunConfig
 from fkd_common.method.privacy import (
     MOMENT_SENSITIVITY,
     NoiseScale,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fkd_common.config import ResidualForm
+from fkd_common.choices import ResidualForm
 from fkd_common.errors import DataError
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction, prepare_residual, residual
 

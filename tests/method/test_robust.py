@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fkd_common.config import Aggregation
+from fkd_common.choices import Aggregation
 from fkd_common.method.robust import (
     clip_factors,
     combine_coordinates,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fkd_client.student import outputs, train_student
-from fkd_common.config import Norm, RunConfig
+from fkd_common.choices import Norm
+from fkd_common.config import RunConfig
 from fkd_common.method.student_checks import MAX_RESPONSE, UPLOAD_ROOM, student_flaw
 from fkd_common.method.student_forward import student_responses
 from fkd_common.method.student_layout import initial_student, student_layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fkd_common.config import Norm
+from fkd_common.choices import Norm
 from fkd_common.method.student_layout import TensorSpec, initial_student, payload_bytes, student_layout
 
 

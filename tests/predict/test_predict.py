@@ -21,7 +21,7 @@ from fkd_client.extractor import load_extractor
 from fkd_client.personal_file import load_personal
 from fkd_client.predictor import ExtractorSearch, open_model
 from fkd_common.artifacts import sha256_hex
-from fkd_common.config import FinetuneScope
+from fkd_common.choices import FinetuneScope
 from fkd_common.method.probabilities import softmax
 from fkd_common.tensors import decode, encode
 from fkd_server.cli import main as server_main

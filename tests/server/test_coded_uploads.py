@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fkd_common.choices import ModelCodec, UpdateCodec
 from fkd_common.codecs.student import pack_update, unpack_model, unpack_update
-from fkd_common.config import ModelCodec, UpdateCodec
 from fkd_common.errors import InvalidUploadError
 from fkd_common.tensors import decode, encode
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fkd_common.choices import UNCODED
 from fkd_common.config import RunConfig
 from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import coordinator_pb2 as pb
@@ -42,8 +43,7 @@ def tiny_config(**changes: Any) -> RunConfig:
         "rounds": 1, "clients_per_round": 1.0, "min_clients": 2, "min_cohort": 1, "phase_deadline_s": 60.0,
         "heartbeat_s": 2.0, "heartbeat_limit_s": 8.0, "hidden": (2,), "dropout": (0.0,), "norm": "layer",
         "correction": (), "personal": (), "lambda_grid": (1.0, 10.0), "anchor_lambda_grid": (1.0, 10.0),
-        "correction_at_start": False, "refine_steps": 0, "update_codec": "fp32", "model_codec": "fp32",
-        "statistics_codec": "fp32",
+        "correction_at_start": False, "refine_steps": 0, **UNCODED,
     }  # fmt: skip
     return RunConfig(**{**keys, **changes})
 
