@@ -34,7 +34,7 @@ from fkd_common.errors import InvalidUploadError
 from fkd_common.method.metrics import accuracy
 from fkd_common.method.refinement import solutions_by_candidate
 from fkd_common.pb import types_pb2 as types
-from fkd_common.tensors import Tensors, decode, encode
+from fkd_common.tensors import Tensors, decode
 from fkd_common.typed_text import Listed
 from fkd_server.method.federated_method import (
     Participants,
@@ -261,7 +261,7 @@ class _Federation:
         self._rules.check_counts(claim.num_samples, claim.reliability, (), phase)
         known = Background.of(self.method, round_number, phase, name, claim.num_samples)
         self._rules.check_tensors(phase, claim.tensors, known)
-        return TensorUpload(self._uploads.put(encode(claim.tensors)), claim.num_samples, claim.reliability)
+        return TensorUpload(self._uploads.put_tensors(claim.tensors), claim.num_samples, claim.reliability)
 
     def _candidates(self, pipeline: Pipeline, task: TaskContent) -> dict[str, GlobalModel]:
         fused = self._input(task, "fused_residuals").get("fused_residuals")

@@ -158,8 +158,9 @@ class TaskRunner:
             which=self._features(task),
         )
         request = pb.SubmitMomentsRequest(key=task.key, num_samples=self._pipeline.num_samples)
-        squares, codec = self._pipeline.embedding_squares(), self._pipeline.config.statistics_in_force
-        packed = pack_moments(sums["A"], sums["B"], squares, codec, self._rounding(task))
+        codec = self._pipeline.config.statistics_in_force
+        left_out = self._pipeline.embedding_squares() if task.embedding_block_known else np.empty(0)
+        packed = pack_moments(sums["A"], sums["B"], left_out, codec, self._rounding(task))
         self._transfer.submit(TensorMessage("SubmitMoments", request, packed))
 
     def _features(self, task: pb.Task) -> MomentFeatures:

@@ -78,23 +78,26 @@ def _tls(settings: ServerSettings) -> ServerTls | None:
 
 def _enrolment(settings: ServerSettings, tls: ServerTls | None, host: str) -> EnrolmentServer | None:
     """The port for new clients, bound; None where certificates come from elsewhere, or without TLS."""
-    needed = UsageError(
-        f"--join-port {settings.join_port} needs --tls with the authority's key in the folder (`fkd-server certs init`)"
-    )
-    if tls is None:
+    if settings.join_port == 0 or not _issues(tls):
         if settings.join_port:
-            raise needed
+            raise UsageError(
+                f"--join-port {settings.join_port} needs --tls with the authority's key in the folder "
+                "(`fkd-server certs init`)"
+            )
         return None
-    from fkd_server.access.certificates import CertificateAuthority
+    assert tls is not None
     from fkd_server.access.enrolment import EnrolmentServer
 
-    if settings.join_port == 0:
-        return None
-    if not CertificateAuthority.exists(tls.folder):
-        if settings.join_port:
-            raise needed
-        return None
     following = settings.port + 1 if settings.port else 0  # where any port is good, any port is
     enrolment = EnrolmentServer(tls)
     enrolment.listen(host, settings.join_port or following)
     return enrolment
+
+
+def _issues(tls: ServerTls | None) -> bool:
+    """Whether this coordinator has what it needs to sign certificates."""
+    if tls is None:
+        return False
+    from fkd_server.access.certificates import CertificateAuthority
+
+    return CertificateAuthority.exists(tls.folder)

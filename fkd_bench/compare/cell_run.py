@@ -7,7 +7,6 @@ in common (shards, embeddings, teachers) is made once.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import shutil
 import statistics
@@ -37,6 +36,7 @@ from fkd_client.extractor import load_extractor
 from fkd_client.progress import Progress, silent
 from fkd_client.published_scorer import scorer_of
 from fkd_client.teacher import Teacher, train_teacher
+from fkd_client.teacher_cache import teacher_key
 from fkd_client.threads import limit_threads
 from fkd_common.artifacts import sha256_hex
 from fkd_common.config import RunConfig
@@ -55,11 +55,6 @@ Record = dict[str, Any]
 
 CALIBRATION_BINS = 10
 _TEACHERS_KEPT = 128
-_TEACHER_KEYS = (
-    "val_fraction", "min_val", "teacher_trees", "teacher_depth", "teacher_lr", "teacher_leaves", "teacher_min_leaf",
-    "teacher_feature_fraction", "max_bin", "kd_targets", "kd_folds", "calibrator", "reliability",
-)  # fmt: skip
-"""Keys of the run configuration that decide what a teacher is; that targets need out-of-fold outputs decides too."""
 
 
 def run_cell(cell: Cell, workspace: Path, progress: Progress = silent) -> Record:
@@ -150,13 +145,10 @@ def _shared_teacher(
     **how: Any,
 ) -> Teacher:
     """A teacher, trained once per data and configuration in this process; see ``train_teacher``."""
-    keys = {name: getattr(config, name) for name in _TEACHER_KEYS}
-    digest = hashlib.sha256(repr((num_classes, seed, config.beta > 0, sorted(keys.items()))).encode())
-    for array in (h_train, y_train, h_val, y_val):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    key = digest.hexdigest()
+    data = (h_train, y_train, h_val, y_val)
+    key = teacher_key(data, num_classes, config, seed)
     if key not in _teachers:
-        _teachers[key] = train_teacher(h_train, y_train, h_val, y_val, num_classes, config, seed=seed, **how)
+        _teachers[key] = train_teacher(*data, num_classes, config, seed=seed, **how)
         while len(_teachers) > _TEACHERS_KEPT:
             _teachers.popitem(last=False)
     return _teachers[key]

@@ -51,7 +51,7 @@ def unpack_statistics(packed: Tensors, layout: Mapping[str, TensorSpec], codec: 
 def pack_moments(
     A: NDArray[np.float32],
     B: NDArray[np.float32],
-    squares: NDArray[Any],
+    left_out: NDArray[Any],
     codec: StatisticsCodec,
     rng: np.random.Generator,
 ) -> Mapping[str, NDArray[Any]]:
@@ -60,7 +60,7 @@ def pack_moments(
     Args:
         A: 1-D, as :func:`~fkd_common.method.moments.pack_symmetric` packed it.
         B: (p, C).
-        squares: (b,) the last of the diagonal, at least those of a block which is left out.
+        left_out: (b,) diagonal of the block that A is without; empty where it has all.
         codec: How they are coded.
         rng: Rounds without bias: the products of samples that are alike are alike too, and errors that were would
             add up until A is not positive semidefinite any more.
@@ -71,7 +71,7 @@ def pack_moments(
     rows = _num_rows(len(A), p)
     first, last = _ends_of_rows(rows, p)
     diagonal = np.zeros(p, dtype=np.float32)
-    diagonal[p - len(squares) :] = squares
+    diagonal[p - len(left_out) :] = left_out
     diagonal[:rows] = A[first]
     scale = _scale(diagonal)
     steps = np.empty(len(A), dtype=np.int16)

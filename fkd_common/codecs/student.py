@@ -52,7 +52,7 @@ def unpack_update(packed: Tensors, start: Tensors, layout: Layout, codec: Update
     if codec is UpdateCodec.FP32:
         return packed
     parts = Parts(packed)
-    moved = _split(_unpack_matrices(parts, layout, codec), layout)
+    moved = _split(_unpack_matrices(parts, layout, codec), layout, _matrices(layout))
     with np.errstate(over="ignore", invalid="ignore"):
         matrices = {name: start[name] + difference for name, difference in moved.items()}
     return _whole(matrices, parts, layout)
@@ -76,7 +76,8 @@ def unpack_model(packed: Tensors, layout: Layout, codec: ModelCodec) -> Tensors:
     if codec is ModelCodec.FP32:
         return packed
     parts = Parts(packed)
-    return _whole(_split(_unpack_matrices(parts, layout, UpdateCodec(codec)), layout), parts, layout)
+    values = _unpack_matrices(parts, layout, UpdateCodec(codec))
+    return _whole(_split(values, layout, _matrices(layout)), parts, layout)
 
 
 def _pack_matrices(
@@ -95,7 +96,7 @@ def _pack_matrices(
 
 
 def _unpack_matrices(parts: Parts, layout: Layout, codec: UpdateCodec) -> NDArray[np.float32]:
-    count = sum(math.prod(layout[name].shape) for name in _matrices(layout))
+    count = _count(layout, _matrices(layout))
     if codec is UpdateCodec.FP16:
         scale = parts.take("scales", (), "float32")
         return from_float16(parts.take_squeezed("matrices", (count,), "float16"), scale)
@@ -121,19 +122,13 @@ def _pack_rest(student: Tensors, layout: Layout) -> Tensors:
 
 
 def _whole(matrices: Tensors, parts: Parts, layout: Layout) -> Tensors:
-    vectors = {name: layout[name].shape for name in _vectors(layout)}
+    vectors, counters = _vectors(layout), _counters(layout)
     scale = parts.take("vector_scale", (), "float32")
-    count = sum(math.prod(shape) for shape in vectors.values())
-    values = from_float16(parts.take_squeezed("vectors", (count,), "float16"), scale)
-    found, start = dict(matrices), 0
-    for name, shape in vectors.items():
-        size = math.prod(shape)
-        found[name] = values[start : start + size].reshape(shape)
-        start += size
-    names = _counters(layout)
-    if names:
-        counters = parts.take("counters", (len(names),), "int64")
-        found.update({name: np.asarray(count) for name, count in zip(names, counters, strict=True)})
+    halves = parts.take_squeezed("vectors", (_count(layout, vectors),), "float16")
+    found = {**matrices, **_split(from_float16(halves, scale), layout, vectors)}
+    if counters:
+        counts = parts.take("counters", (len(counters),), "int64")
+        found.update({name: np.asarray(count) for name, count in zip(counters, counts, strict=True)})
     parts.finish()
     return {name: found[name] for name in layout}
 
@@ -162,10 +157,15 @@ def _joined(arrays: Iterable[NDArray[Any]]) -> NDArray[np.float32]:
     return np.concatenate([np.asarray(array, dtype=np.float32).reshape(-1) for array in arrays])
 
 
-def _split(values: NDArray[np.float32], layout: Layout) -> Tensors:
+def _split(values: NDArray[np.float32], layout: Layout, names: Iterable[str]) -> Tensors:
+    """What :func:`_joined` was given, by name."""
     found, start = Tensors(), 0
-    for name in _matrices(layout):
+    for name in names:
         size = math.prod(layout[name].shape)
         found[name] = values[start : start + size].reshape(layout[name].shape)
         start += size
     return found
+
+
+def _count(layout: Layout, names: Iterable[str]) -> int:
+    return sum(math.prod(layout[name].shape) for name in names)

@@ -15,7 +15,7 @@ from fkd_common.codecs.statistics import pack_statistics
 from fkd_common.config import RunConfig
 from fkd_common.method.moments import pack_symmetric, unpack_symmetric
 from fkd_common.method.refinement import Ascent, ascend
-from fkd_common.tensors import decode, encode
+from fkd_common.tensors import decode
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Refinement:
         """
         squares = A.diagonal() / min(1.0, *factors.values())
         return PooledMoments(
-            self._blobs.put(encode({"A": pack_symmetric(A, 0)})),
-            self._blobs.put(encode({"squares": squares})),
+            self._blobs.put_tensors({"A": pack_symmetric(A, 0)}),
+            self._blobs.put_tensors({"squares": squares}),
             tuple(factors),
             round(A[-1, -1]),
         )
@@ -83,7 +83,7 @@ class Refinement:
     def begin(self, pooled: PooledMoments, V: NDArray[np.float32]) -> AscentState:
         """Before the first step, at a solution V, (p, C)."""
         start = V.astype(np.float64)
-        return AscentState(pooled, self._blobs.put(encode({"W": start, "N": start})), self._told(V))
+        return AscentState(pooled, self._blobs.put_tensors({"W": start, "N": start}), self._told(V))
 
     def bound(self, state: AscentState) -> NDArray[np.float64]:
         """(p,) what no member's Σ z² exceeds."""
@@ -114,7 +114,7 @@ class Refinement:
             raise ValueError("the refined moments are not finite")
         moved = replace(
             state,
-            position=self._blobs.put(encode({"W": after.W, "N": after.N})),
+            position=self._blobs.put_tensors({"W": after.W, "N": after.N}),
             asked=self._told(after.W),
             t=after.t,
         )
@@ -124,4 +124,4 @@ class Refinement:
 
     def _told(self, V: NDArray[Any]) -> Artifact:
         """A solution as clients get it."""
-        return self._blobs.put(encode(pack_statistics({"V": V.astype(np.float32)}, self._codec)))
+        return self._blobs.put_tensors(pack_statistics({"V": V.astype(np.float32)}, self._codec))

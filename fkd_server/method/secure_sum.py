@@ -115,7 +115,7 @@ class SecureSums:
         self._check_enough(len(uploads), len(state.members))
         if place.step is Step.SHARES:
             return replace(state, done=Step.SHARES, inboxes=self._inboxes(uploads))
-        masked = self._blobs.put(encode(self._masked_sum(uploads)))
+        masked = self._blobs.put_tensors(self._masked_sum(uploads))
         return replace(state, done=Step.MASKED, masked=masked, delivered=tuple(sorted(uploads)))
 
     def total(self, state: SumState | None, uploads: Mapping[str, SecureUpload]) -> Tensors:
@@ -158,7 +158,7 @@ class SecureSums:
         }
         self._check_enough(len(kept), len(kept))
         rows = Roster(summed, kept, self._rule).tensors()
-        return SumState(summed, Step.KEYS, self._blobs.put(encode(rows)), tuple(sorted(rows)))
+        return SumState(summed, Step.KEYS, self._blobs.put_tensors(rows), tuple(sorted(rows)))
 
     def _inboxes(self, uploads: Mapping[str, SecureUpload]) -> dict[str, Artifact]:
         sealed = dict(self._each(uploads))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 
 import numpy as np
 
 from fkd_common.tensors import Tensors, encode
 from fkd_server.prepare import ANCHORS_FILE, CLASSES_KEY, EXTRACTOR_FILE
-from tests.e2e.programs import Program
+from tests.e2e.programs import Program, free_port
 
 from .history import Acknowledged
 
@@ -80,9 +79,3 @@ def _prepared(folder: Path) -> Path:
     anchors: Tensors = {"images": np.zeros((len(ANCHORS), 1, 1, 3), dtype=np.uint8), "embeddings": ANCHORS}
     (folder / ANCHORS_FILE).write_bytes(encode(anchors, {CLASSES_KEY: json.dumps(CLASSES)}))
     return folder
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
