@@ -10,7 +10,6 @@ memory after, so that a coordinator that dies, or whose disk refuses, goes on fr
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ from fkd_common.errors import ConflictError, DamagedFileError, FkdError, MethodE
 from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.attendance import Attendance
-from fkd_server.cohort import sample_cohort
+from fkd_server.cohort import asked_in, quorum_of, sample_cohort
 from fkd_server.method.federated_method import (
     BelowQuorum,
     FederatedMethod,
@@ -30,7 +29,6 @@ from fkd_server.method.federated_method import (
     UploadContent,
 )
 from fkd_server.run_state import (
-    MAX_DETAIL,
     AssignedTask,
     ClosedPhase,
     Event,
@@ -45,7 +43,7 @@ from fkd_server.run_state import (
     RunOver,
     RunState,
 )
-from fkd_server.waiting import waiting_for
+from fkd_server.waiting import missed_quorum, waiting_for
 
 RETRY_S = 0.4
 """A phase whose closing the disk refused is not folded again before this."""
@@ -110,7 +108,7 @@ class Coordinator:
         self.attendance.resume(clients, now)
         self._round_opened = now
         if at.open is not None:
-            self.open = self._phase_at_work(at.round, at.open, now)
+            self.open = self._phase_at_work(at.round, self._plan(at.round, at.open.phase), now)
             self.open.uploads.update(uploads)
             during(PHASE_NAMES[at.open.phase])
         resumed: dict[str, Json] = {"state": at.state.value, "round": max(0, at.round)}
@@ -275,7 +273,7 @@ class Coordinator:
         """Ready clients a round needs: all of min_clients to start, a quorum of them to go on."""
         if self.state is RunState.GATHERING:
             return self.config.min_clients
-        return max(self.config.min_cohort, math.ceil(self.config.quorum * self.config.min_clients))
+        return quorum_of(self.config, self.config.min_clients)
 
     def pending(self, phase: OpenPhase) -> list[str]:
         """Participants that may still answer: not in, not failed, not silent."""
@@ -367,18 +365,10 @@ class Coordinator:
         """Where the run stands once the first of the phases to come is open, and that phase; changes nothing."""
         phase = at.to_come[0]
         plan = self._plan(at.round, phase)
-        asked = at.cohort  # as sampled: a member that is away may be back before the deadline
-        if plan.participants is Participants.EVERYONE:
-            # Also who was there when the round began and is away: a class only it holds would be missing.
-            asked = tuple(sorted({*self.attendance.ready(), *at.record["clients"]}))
-        elif plan.participants is Participants.CHOSEN:
-            asked = self._method.chosen(phase)
-        quorum = max(
-            self.config.min_cohort, math.ceil(self.config.quorum * len(asked)), self._method.needed(phase)
-        )
+        asked = asked_in(plan, at, self.attendance.ready(), self._method)
+        quorum = max(quorum_of(self.config, len(asked)), self._method.needed(phase))
         work = PhaseAtWork(phase, asked, quorum if plan.needs_quorum else 0)
-        opens = self._phase_at_work(at.round, work, now)
-        return replace(at, to_come=at.to_come[1:], open=work), opens
+        return replace(at, to_come=at.to_come[1:], open=work), self._phase_at_work(at.round, plan, now)
 
     def _tell_opened(self, phase: OpenPhase) -> None:
         during(PHASE_NAMES[phase.key.phase])
@@ -389,9 +379,8 @@ class Coordinator:
     def _plan(self, round_number: int, phase: int) -> PhasePlan:
         return next(plan for plan in self._method.phases(round_number) if plan.phase == phase)
 
-    def _phase_at_work(self, round_number: int, work: PhaseAtWork, now: float) -> OpenPhase:
-        key, plan = PhaseKey(round_number, work.phase), self._plan(round_number, work.phase)
-        return OpenPhase(plan, key, now, now + self.config.phase_deadline_s)
+    def _phase_at_work(self, round_number: int, plan: PhasePlan, now: float) -> OpenPhase:
+        return OpenPhase(plan, PhaseKey(round_number, plan.phase), now, now + self.config.phase_deadline_s)
 
     def _at_work(self) -> PhaseAtWork:
         assert self._at.open is not None
@@ -421,11 +410,7 @@ class Coordinator:
                 Event("phase_extended", {**self._place(phase.key), "waiting_for": self.waiting_for(now)})
             )
         else:
-            # All clients are told this: who failed, but not in whose words.
-            failed = f"; {', '.join(sorted(phase.failed))} failed" if phase.failed else ""
-            when = " at the deadline" if due else ""
-            detail = f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {work.quorum}{failed}"
-            self.abort(detail[:MAX_DETAIL])
+            self.abort(missed_quorum(phase, work.quorum, at_deadline=due))
         return True
 
     def _counting(self, phase: OpenPhase) -> list[str]:

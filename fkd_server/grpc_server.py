@@ -47,7 +47,8 @@ from fkd_server.limits import (
     OPTIONS,
     Limits,
 )
-from fkd_server.service import TENSOR_SUBMITS, CoordinatorService
+from fkd_server.service import CoordinatorService
+from fkd_server.submissions import TENSOR_SUBMITS
 
 if TYPE_CHECKING:
     from fkd_server.access.tls import ServerTls

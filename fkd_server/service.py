@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -35,11 +35,9 @@ from fkd_common.identifiers import check_client_name
 from fkd_common.ledger import PHASE_NAMES, ByteCount
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
-from fkd_common.phases import REFINE_PHASES
 from fkd_common.printable import printable
 from fkd_common.rpc import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Method
-from fkd_common.secure_sum.steps import SECURE_STEPS
-from fkd_common.tensors import check_schema, chunk_payload, decode
+from fkd_common.tensors import chunk_payload
 from fkd_server.access.identity import UNPROVEN, Peer, Role
 from fkd_server.booked_call import Call
 from fkd_server.coordinator import Coordinator
@@ -54,37 +52,16 @@ from fkd_server.messages import (
 )
 from fkd_server.method.federated_method import (
     FederatedMethod,
-    NoUpload,
-    SecureUpload,
-    TensorUpload,
     UploadContent,
-    VoteUpload,
 )
-from fkd_server.method.fkd_rtm import PERSONAL_CANDIDATE
 from fkd_server.method_trouble import MethodTrouble
 from fkd_server.run_state import MAX_DETAIL, PhaseKey, Receipt
-from fkd_server.spool import UploadSpool, verified
+from fkd_server.spool import UploadSpool
 from fkd_server.store import RunStore, TakenOverError
-from fkd_server.validation import Background, UploadRules, check_blob_size
+from fkd_server.submissions import SUBMITS, TENSOR_SUBMITS, Submissions
+from fkd_server.validation import UploadRules
 
 _Seen = TypeVar("_Seen")
-
-SUBMITS: Mapping[str, Collection[int]] = {
-    "SubmitStudent": (types.PHASE_STUDENT,),
-    "SubmitResiduals": (types.PHASE_RESIDUALS,),
-    "SubmitMoments": (types.PHASE_MOMENTS,),
-    "SubmitSecure": tuple(SECURE_STEPS),
-    "SubmitExchange": (types.PHASE_EXCHANGE,),
-    "SubmitGradient": REFINE_PHASES,
-    "SubmitVotes": (types.PHASE_VOTES,),
-    "FinishTask": (types.PHASE_PERSONAL,),
-}
-"""Phases that a submission can answer."""
-
-TENSOR_SUBMITS = (
-    "SubmitStudent", "SubmitResiduals", "SubmitMoments", "SubmitGradient", "SubmitSecure", "SubmitExchange",
-)  # fmt: skip
-
 
 SAVE_LEDGER_S = 5.0
 """A coordinator that is killed forgets at most the message bytes of so many seconds; never those of an upload."""
@@ -121,7 +98,7 @@ class CoordinatorService:
             coordinator.config.sha256(),
         )
         self._method = method
-        self._rules = rules
+        self._submissions = Submissions(method, rules, store, spool)
         self._store = store
         self._spool = spool
         self._spooling_for: PhaseKey | None = None
@@ -402,7 +379,7 @@ class CoordinatorService:
         return None
 
     def _put_chunk(self, request: pb.PutChunkRequest, key: PhaseKey, call: Call) -> pb.PutChunkResponse:
-        self._check_size(key.phase, call.client, request.size)
+        self._submissions.check_size(key.phase, call.client, request.size)
         data = request.data  # once: every look at it is a copy
         if len(data) > MAX_CHUNK_BYTES:
             raise TooLargeError(f"chunk of {len(data)} bytes; at most {MAX_CHUNK_BYTES}")
@@ -420,15 +397,12 @@ class CoordinatorService:
         return pb.PutChunkResponse(received=received, duplicate=call.duplicate)
 
     def _submit(self, name: str, request: Any, key: PhaseKey, call: Call) -> pb.SubmitResponse:
-        secure = self._method.secure_schema(key.phase, call.client) is not None
-        if key.phase not in SUBMITS[name] or secure != (name == "SubmitSecure"):
-            raise InvalidUploadError(f"{name} does not answer {key}", reason="WRONG_PHASE")
-        content: UploadContent
+        self._submissions.check_answers(name, key, call.client)
         digest = sha256_of(request.upload) if name in TENSOR_SUBMITS else submission_digest(request)
         receipt = self._coordinator.check_current(request.session, key, digest)
         if receipt is None:
             try:
-                content = self._validated(name, request, key, call)
+                content = self._submissions.content(name, request, key, call)
             except CorruptTransferError:
                 raise  # the client sends the same bytes again
             except FkdError as error:
@@ -457,78 +431,3 @@ class CoordinatorService:
             self._book(call, -count)
             call.booked = False
             raise
-
-    def _validated(self, name: str, request: Any, key: PhaseKey, call: Call) -> UploadContent:
-        """The upload's content, if nothing about it is wrong."""
-        if name == "FinishTask":
-            return self._personal_score(request, call)
-        if name == "SubmitVotes":
-            correct = {vote.candidate: vote.correct for vote in request.votes}
-            if len(correct) != len(request.votes):
-                raise InvalidUploadError("a candidate was voted for twice", reason="WRONG_NAMES")
-            claimed = self._store.num_samples(call.client)
-            self._rules.check_votes(correct, request.num_validation, self._method.candidates(), claimed)
-            return VoteUpload(correct, request.num_validation)
-        if name == "SubmitSecure":
-            blob = self._upload(request.upload, key.phase, call)
-            check_schema(decode(blob), self._method.secure_schema(key.phase, call.client) or {})
-            return SecureUpload(self._store.uploads.put(blob, request.upload.sha256.hex()))
-        reliability = request.reliability if name == "SubmitStudent" else 1.0
-        counts = tuple(request.class_counts) if name == "SubmitResiduals" else ()
-        self._rules.check_counts(request.num_samples, reliability, counts, key.phase)
-        self._check_constant(call.client, request.num_samples)
-        known = Background.of(self._method, key.round, key.phase, call.client, request.num_samples)
-        blob = self._upload(request.upload, key.phase, call)
-        packed = decode(blob)
-        tensors = self._rules.unpacked(key.phase, packed, known)
-        self._rules.check_tensors(key.phase, tensors, known)
-        if tensors is packed:
-            stored = self._store.uploads.put(blob, request.upload.sha256.hex())
-        else:
-            stored = self._store.uploads.put_tensors(tensors)
-        return TensorUpload(stored, request.num_samples, reliability, counts)
-
-    def _personal_score(self, request: pb.FinishTaskRequest, call: Call) -> VoteUpload | NoUpload:
-        """How good the site's personal model is, where the run asks for it."""
-        if not request.HasField("personal_correct"):
-            return NoUpload()
-        if not self._coordinator.config.report_personal:
-            raise InvalidUploadError("this run does not ask for personal scores", reason="NOT_ASKED")
-        correct, claimed = (
-            {PERSONAL_CANDIDATE: request.personal_correct},
-            self._store.num_samples(call.client),
-        )
-        self._rules.check_votes(correct, request.num_validation, [PERSONAL_CANDIDATE], claimed)
-        return VoteUpload(correct, request.num_validation)
-
-    def _upload(self, upload: types.Upload, phase: int, call: Call) -> bytes | memoryview:
-        """An upload's blob, complete and verified."""
-        self._check_size(phase, call.client, upload.size)
-        blob: bytes | memoryview
-        inline = upload.inline
-        if not inline:
-            blob = self._spool.read(call.client, upload.sha256.hex(), upload.size)
-        elif len(inline) == upload.size:
-            blob = verified(inline, upload.sha256.hex())
-        else:
-            raise InvalidUploadError(
-                f"{len(inline)} bytes inline, {upload.size} declared", reason="WRONG_SIZE"
-            )
-        call.payload_up = chunk_payload(blob, 0, len(blob))
-        return blob
-
-    def _check_size(self, phase: int, client: str, size: int) -> None:
-        """Refuse a blob before any of it is held."""
-        secure = self._method.secure_schema(phase, client)
-        if secure is None:
-            self._rules.check_size(phase, size)
-        else:
-            check_blob_size(size, secure)
-
-    def _check_constant(self, client: str, num_samples: int) -> None:
-        """n_k may not change within a run: every weight and moment counts on it."""
-        first = self._store.num_samples(client)
-        if first not in (None, num_samples):
-            raise RefusedError(
-                f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"
-            )

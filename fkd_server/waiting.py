@@ -1,11 +1,11 @@
-"""What a run waits for, as a sentence for people; asks the state machine and changes nothing."""
+"""What a run waits for, or waited for in vain, as a sentence for people; asks the state machine and changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fkd_server.run_state import OpenPhase
+from fkd_server.run_state import MAX_DETAIL, OpenPhase
 
 if TYPE_CHECKING:
     from fkd_server.coordinator import Coordinator
@@ -52,3 +52,10 @@ def _for_answers(run: Coordinator, phase: OpenPhase, now: float) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more
+
+
+def missed_quorum(phase: OpenPhase, quorum: int, *, at_deadline: bool) -> str:
+    """Why a run ends whose phase has too few uploads; all clients are told: who failed, but not in whose words."""
+    failed = f"; {', '.join(sorted(phase.failed))} failed" if phase.failed else ""
+    when = " at the deadline" if at_deadline else ""
+    return f"{phase.key}: {len(phase.uploads)} uploads{when}, quorum {quorum}{failed}"[:MAX_DETAIL]

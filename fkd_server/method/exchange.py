@@ -44,7 +44,7 @@ from fkd_server.method.federated_method import (
     UploadContent,
     VoteUpload,
 )
-from fkd_server.method.fkd_rtm import personal_scores
+from fkd_server.method.personal_scores import personal_scores
 from fkd_server.validation import Background, UploadRules
 
 _NAMED = 4

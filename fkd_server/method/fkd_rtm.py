@@ -29,7 +29,7 @@ from fkd_common.method.student_layout import TensorSpec, initial_student, studen
 from fkd_common.model_file import ModelHeader, ModelParts
 from fkd_common.pb import types_pb2 as types
 from fkd_common.phases import REFINE_PHASES
-from fkd_common.tensors import Tensors, decode, encode
+from fkd_common.tensors import Tensors, decode
 from fkd_server.method.combine import (
     NO_VALIDATION,
     combine_residuals,
@@ -49,11 +49,9 @@ from fkd_server.method.federated_method import (
     UploadContent,
     VoteUpload,
 )
+from fkd_server.method.personal_scores import personal_scores
 from fkd_server.method.refinement import AscentState, PooledMoments, Refinement
 from fkd_server.method.sum_state import SumState
-
-PERSONAL_CANDIDATE = "personal"
-"""What sites' counts for their own models are filed under."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class FkdRtm:
         self._refinement = Refinement(config, blobs)
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
         self.layout = student_layout(self.embedding_dim, config.hidden, self.num_classes, config.norm)
-        self.state = GlobalState(blobs.put(encode(pack_model(start, config.model_codec))))
+        self.state = GlobalState(blobs.put_tensors(pack_model(start, config.model_codec)))
 
     @property
     def moment_features(self) -> MomentFeatures:
@@ -311,7 +309,7 @@ class FkdRtm:
     def replace_student(self, tensors: Tensors) -> None:
         """W_{t+1}: corrections belong to the student they were computed for, and go with it."""
         self.state = GlobalState(
-            self._blobs.put(encode(pack_model(tensors, self.config.model_codec))),
+            self._blobs.put_tensors(pack_model(tensors, self.config.model_codec)),
             embedding_blocks=self.state.embedding_blocks,
             retired=tuple(self.state.parts().values()),
             trained=True,
@@ -343,7 +341,7 @@ class FkdRtm:
                 )
                 counts[client] = shown.tolist()
             if client not in blocks:  # sent once, kept for the run
-                blocks[client] = self._blobs.put(encode({"block": tensors["A"][rest.size :]}))
+                blocks[client] = self._blobs.put_tensors({"block": tensors["A"][rest.size :]})
             kept = decode(self._blobs.read(blocks[client].sha256))["block"]
             for total, part in ((rest, tensors["A"][: rest.size]), (block, kept), (B, tensors["B"])):
                 total += part if factor == 1.0 else part * np.float64(factor)
@@ -478,7 +476,7 @@ class FkdRtm:
         return padded(V, p), strength
 
     def _put_statistics(self, tensors: Tensors) -> Artifact:
-        return self._blobs.put(encode(pack_statistics(tensors, self.config.statistics_in_force)))
+        return self._blobs.put_tensors(pack_statistics(tensors, self.config.statistics_in_force))
 
     def _statistics(self, artifact: Artifact, rows: Mapping[str, int]) -> Tensors:
         """Matrices of so many rows and C columns, as clients unpack them."""
@@ -499,12 +497,3 @@ def method_for(config: RunConfig) -> type[FkdRtm]:
     from fkd_server.method.secure_fkd_rtm import SecureFkdRtm  # its cryptography costs megabytes
 
     return SecureFkdRtm
-
-
-def personal_scores(uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
-    """How good personal models are at their own sites' held-out samples, all sites together."""
-    total = sum(upload.num_validation for upload in uploads.values())
-    if total == 0:
-        return {}
-    correct = sum(upload.correct[PERSONAL_CANDIDATE] for upload in uploads.values())
-    return {"validation_samples": total, "validation_accuracy": {PERSONAL_CANDIDATE: correct / total}}
