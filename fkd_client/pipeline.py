@@ -201,8 +201,9 @@ class Pipeline:
 
     def embedding_squares(self) -> NDArray[np.float64]:
         """(d + 1,) Σ h̄² and n_k over the training part: the diagonal of the moments' block that never changes."""
-        squares = np.square(self.standardiser.apply(self.h), dtype=np.float64).sum(axis=0)
-        return np.append(squares, float(len(self.h)))
+        z = moment_vector((), self.standardiser.apply(self.h), MomentFeatures.EMBEDDING)
+        clipped = clip_features(z, self.h.shape[1], self.config.feature_clip)
+        return np.asarray(np.square(clipped, dtype=np.float64).sum(axis=0), dtype=np.float64)
 
     def votes(self, models: Mapping[str, GlobalModel]) -> dict[str, int]:
         """How many D_val samples each candidate gets right; the student runs once.

@@ -16,38 +16,39 @@ from numpy.typing import NDArray
 from fkd_common.errors import InvalidUploadError
 
 _LEVEL = 3
-_MAX_WINDOW = 1 << 23
-"""Bytes a frame may ask a reader to remember."""
 
 
 def squeeze(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """An array's values as one zstd frame, (size,) uint8."""
+    """An array's values as one zstd frame, (size,) uint8; none as no byte at all."""
+    if not array.size:
+        return np.empty(0, dtype=np.uint8)
     flat = np.ascontiguousarray(array).reshape(-1)
     planes = flat.view(np.uint8).reshape(flat.size, flat.itemsize).T
     return np.frombuffer(zstandard.ZstdCompressor(level=_LEVEL).compress(planes.tobytes()), dtype=np.uint8)
 
 
 def expand(squeezed: NDArray[np.uint8], count: int, dtype: str) -> NDArray[Any]:
-    """What :func:`squeeze` was given, flat; never more than `count` values are held, whatever the frame says.
+    """What :func:`squeeze` was given, flat; no more room is taken than `count` values need, whatever a frame holds.
 
     Raises:
-        InvalidUploadError: The frame is damaged, or holds more or fewer values.
+        InvalidUploadError: It is not one whole frame of so many values, with their number in its header.
     """
-    item = np.dtype(dtype).itemsize
-    found = bytearray(count * item + 1)
-    filled = 0
-    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(squeezed.tobytes())
+    item, frame = np.dtype(dtype).itemsize, squeezed.tobytes()
+    if not frame and not count:
+        return np.empty(0, dtype=dtype)
     try:
-        while filled < len(found) and (read := reader.readinto(memoryview(found)[filled:])):
-            filled += read
+        size = zstandard.get_frame_parameters(frame).content_size
+        if size != count * item:
+            came = "an untold number of" if size == zstandard.CONTENTSIZE_UNKNOWN else size
+            raise InvalidUploadError(
+                f"a packed tensor holds {came} bytes; expected {count * item}", reason="WRONG_SIZE"
+            )
+        if not count:
+            raise InvalidUploadError("a packed tensor holds an empty zstd frame; expected no byte at all")
+        found = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise InvalidUploadError(f"not a readable zstd frame: {error}") from error
-    if filled != count * item:
-        came = "more" if filled > count * item else str(filled)
-        raise InvalidUploadError(
-            f"a packed tensor holds {came} bytes; expected {count * item}", reason="WRONG_SIZE"
-        )
-    planes = np.frombuffer(found, dtype=np.uint8, count=filled).reshape(item, count)
+    planes = np.frombuffer(found, dtype=np.uint8).reshape(item, count)
     return np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
 
 

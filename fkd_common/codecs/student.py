@@ -1,7 +1,8 @@
 """Students on the wire: a client's update as a difference to what it started from, the average as it is.
 
-Matrices are nearly all of a student; they are coded as the key says. Vectors - biases, norms and their statistics - go
-as float16, step counters as they are. With `fp32` a student travels tensor by tensor, as the paper has it.
+Matrices are nearly all of a student; they are coded as the key says. Vectors - biases, norms and their statistics -
+keep float16's digits and float32's range, so that one large variance leaves the others what they are; step counters
+go as they are. With `fp32` a student travels tensor by tensor, as the paper has it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fkd_common.choices import ModelCodec, UpdateCodec
-from fkd_common.codecs.quantise import from_float16, rows_from_int8, rows_to_int8, to_float16
+from fkd_common.codecs.quantise import (
+    from_float16,
+    rows_from_int8,
+    rows_to_int8,
+    to_float16,
+    with_fewer_digits,
+)
 from fkd_common.codecs.rotation import num_blocks, packed_size, restore, rotate_and_quantise
 from fkd_common.codecs.squeeze import Parts, squeeze
 from fkd_common.method.student_layout import TensorSpec
@@ -112,20 +119,18 @@ def _unpack_matrices(parts: Parts, layout: Layout, codec: UpdateCodec) -> NDArra
 
 
 def _pack_rest(student: Tensors, layout: Layout) -> Tensors:
-    halves, scale = to_float16(_joined(student[name] for name in _vectors(layout)))
+    vectors = _joined(student[name] for name in _vectors(layout))
     counters = [int(student[name]) for name in _counters(layout)]
     return {
-        "vectors": squeeze(halves),
-        "vector_scale": scale,
+        "vectors": squeeze(with_fewer_digits(vectors)),
         **({"counters": np.array(counters, dtype=np.int64)} if counters else {}),
     }
 
 
 def _whole(matrices: Tensors, parts: Parts, layout: Layout) -> Tensors:
     vectors, counters = _vectors(layout), _counters(layout)
-    scale = parts.take("vector_scale", (), "float32")
-    halves = parts.take_squeezed("vectors", (_count(layout, vectors),), "float16")
-    found = {**matrices, **_split(from_float16(halves, scale), layout, vectors)}
+    values = parts.take_squeezed("vectors", (_count(layout, vectors),), "float32")
+    found = {**matrices, **_split(values, layout, vectors)}
     if counters:
         counts = parts.take("counters", (len(counters),), "int64")
         found.update({name: np.asarray(count) for name, count in zip(counters, counts, strict=True)})

@@ -303,8 +303,10 @@ class FkdRtm:
         }
 
     def flaw_of_average(self, tensors: Tensors) -> str | None:
-        """What would keep others from computing with an average, or None."""
-        return student_flaw(tensors, self.anchor_embeddings, self.config.norm)
+        """What would keep others from computing with an average, as they will unpack it, or None."""
+        codec = self.config.model_codec
+        received = unpack_model(dict(pack_model(tensors, codec)), self.layout, codec)
+        return student_flaw(received, self.anchor_embeddings, self.config.norm)
 
     def replace_student(self, tensors: Tensors) -> None:
         """W_{t+1}: corrections belong to the student they were computed for, and go with it."""

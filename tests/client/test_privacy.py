@@ -14,9 +14,10 @@ from fkd_client.pipeline import Pipeline
 from fkd_client.privacy import RELEASES_FILE, ReleaseLog
 from fkd_client.site import Site
 from fkd_common.choices import MomentFeatures
+from fkd_common.codecs.statistics import pack_moments, unpack_moments
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
-from fkd_common.method.moment_checks import OutputLayer
+from fkd_common.method.moment_checks import OutputLayer, moment_flaw
 from fkd_common.method.moments import unpack_symmetric
 from fkd_common.method.student_layout import initial_student
 from fkd_common.pb import types_pb2 as types
@@ -89,6 +90,24 @@ def test_what_a_site_uploads_passes_validation(site: Site, changes: dict[str, An
     for V in (np.zeros((8 + 4 + d + 1, 3)), np.random.default_rng(0).normal(size=(8 + 4 + d + 1, 3))):
         G = pipeline.gradient(state, V.astype(np.float32), config.moment_features)
         rules.check_tensors(types.PHASE_REFINE_1, dict(G), Background(1, n, diagonal=diagonal))
+
+
+@pytest.mark.parametrize("changes", [{}, {"feature_clip": 3.0, "target_clip": 6.0}])
+def test_what_a_site_says_of_the_block_it_leaves_out_is_what_was_in_it(
+    site: Site, changes: dict[str, Any]
+) -> None:
+    """Its squares are what int16 counts the other products in: were they larger, A would not be semidefinite."""
+    config = small(**changes, statistics_codec="int16")
+    pipeline, d = prepared(site, config), site.anchor_embeddings.shape[1]
+    state, p = untrained(site, config), 8 + 4 + d + 1
+    whole = unpack_symmetric(pipeline.moments(state, block_known=False)["A"], p, None)
+    squares = pipeline.embedding_squares()
+    np.testing.assert_allclose(squares, whole.diagonal()[-d - 1 :], rtol=1e-5)
+    again = pipeline.moments(state, block_known=True)
+    packed = pack_moments(again["A"], again["B"], squares, config.statistics_codec, np.random.default_rng(0))
+    received = unpack_moments(dict(packed), p, 3, d + 1, config.statistics_codec)
+    A = unpack_symmetric(received["A"], p, whole[-d - 1 :, -d - 1 :])
+    assert moment_flaw(A, received["B"], pipeline.num_samples, d, config, None) is None
 
 
 def test_noise_is_different_every_time_and_counted_every_time(site: Site) -> None:

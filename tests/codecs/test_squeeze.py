@@ -26,20 +26,42 @@ def test_values_of_one_magnitude_take_less_room():
 def test_a_frame_that_unfolds_to_gigabytes_is_not_unfolded():
     bomb = squeeze(np.zeros(100_000_000, np.int8))
     assert bomb.nbytes < 20_000
-    with pytest.raises(InvalidUploadError, match="holds more bytes; expected 10"):
+    with pytest.raises(InvalidUploadError, match="holds 100000000 bytes; expected 10"):
         expand(bomb, 10, "int8")
 
 
 @pytest.mark.scenario(12)
-def test_a_frame_that_wants_a_large_window_is_refused():
-    parameters = zstandard.ZstdCompressionParameters(window_log=27, compression_level=3)
-    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=-1)
-    frame = compressor.compress(b"x" * 1000) + compressor.flush()
+def test_a_frame_that_holds_more_than_it_says_is_not_unfolded():
+    bomb = bytearray(squeeze(np.zeros(100_000_000, np.int8)).tobytes())
+    place = bomb.index((100_000_000).to_bytes(4, "little"))
+    bomb[place : place + 4] = (10).to_bytes(4, "little")
     with pytest.raises(InvalidUploadError, match="zstd"):
+        expand(np.frombuffer(bytes(bomb), np.uint8), 10, "int8")
+
+
+@pytest.mark.scenario(12)
+def test_a_frame_that_does_not_say_how_much_it_holds_is_refused():
+    compressor = zstandard.ZstdCompressor(level=3).compressobj(size=-1)
+    frame = compressor.compress(b"x" * 1000) + compressor.flush()
+    with pytest.raises(InvalidUploadError, match="an untold number of bytes; expected 1000"):
         expand(np.frombuffer(frame, np.uint8), 1000, "int8")
 
 
-@pytest.mark.parametrize("frame", [b"", b"nonsense", squeeze(np.arange(5, dtype=np.int8)).tobytes()[:-1]])
+_FIVE = squeeze(np.arange(5, dtype=np.int8)).tobytes()
+_EMPTY = zstandard.ZstdCompressor().compress(b"")
+_SKIPPED = b"\x50\x2a\x4d\x18\x02\0\0\0ab"
+
+
+@pytest.mark.scenario(21)
+@pytest.mark.parametrize("more", [b"x", _FIVE, _EMPTY, _SKIPPED])
+def test_nothing_may_follow_a_frame(more):
+    with pytest.raises(InvalidUploadError, match="zstd"):
+        expand(np.frombuffer(_FIVE + more, np.uint8), 5, "int8")
+    with pytest.raises(InvalidUploadError):
+        expand(np.frombuffer(more, np.uint8), 0, "int8")
+
+
+@pytest.mark.parametrize("frame", [b"", b"nonsense", _FIVE[:-1]])
 def test_a_damaged_frame_is_refused(frame):
     with pytest.raises(InvalidUploadError):
         expand(np.frombuffer(frame, np.uint8), 5, "int8")

@@ -9,6 +9,7 @@ from fkd_common.config import RunConfig
 from fkd_common.errors import InvalidUploadError
 from fkd_common.method.moment_checks import moment_flaw
 from fkd_common.method.moments import accumulate, pack_symmetric, unpack_symmetric
+from fkd_common.method.refinement import gradient_flaw
 from fkd_common.method.student_layout import TensorSpec
 
 INT16, FP32 = StatisticsCodec.INT16, StatisticsCodec.FP32
@@ -43,7 +44,7 @@ def test_moments_come_back_in_units_of_their_features(block):
     assert np.abs((rebuilt - whole) / scale / scale[:, None]).max() < 1 / 32767
     np.testing.assert_array_equal(np.diag(rebuilt).astype(np.float32), np.diag(whole).astype(np.float32))
     np.testing.assert_array_equal(rebuilt[:, -1].astype(np.float32), whole[:, -1].astype(np.float32))
-    np.testing.assert_allclose(back["B"], B, atol=float(np.abs(B).max()) / 32767)
+    np.testing.assert_allclose(back["B"], B, atol=2 * float(np.abs(B).max()) / 32767)
 
 
 def test_where_everything_is_known_only_b_travels():
@@ -75,6 +76,26 @@ def test_those_of_a_few_samples_that_are_nearly_alike_stay_plausible(spread):
     assert moment_flaw(rebuilt, back["B"], n, 512, RunConfig(statistics_codec=INT16), None) is None
 
 
+@pytest.mark.scenario(37)
+@pytest.mark.parametrize("classes_here", [1, 2, 5])
+@pytest.mark.parametrize(("num_classes", "n"), [(10, 1), (100, 5), (100, 300), (1000, 20)])
+def test_a_site_of_few_classes_of_many_stays_plausible(num_classes, n, classes_here):
+    rng, d = np.random.default_rng(3), 64
+    y = rng.integers(0, classes_here, n)
+    h = rng.normal(size=(num_classes, d))[y] + 0.7 * rng.normal(size=(n, d))
+    z = np.concatenate([h, np.ones((n, 1))], axis=1).astype(np.float32)
+    moments = accumulate(z, np.eye(num_classes)[y] - 1 / num_classes)
+    A, B = pack_symmetric(moments.A, 0).astype(np.float32), moments.B.astype(np.float32)
+    packed = pack_moments(A, B, np.diag(moments.A)[-d - 1 :], INT16, rng)
+    back = unpack_moments(dict(packed), d + 1, num_classes, 0, INT16)
+    rebuilt = unpack_symmetric(back["A"], d + 1, None)
+    assert moment_flaw(rebuilt, back["B"], n, d, RunConfig(statistics_codec=INT16), None) is None
+    G = unpack_statistics(
+        dict(pack_statistics({"G": B}, INT16)), {"G": TensorSpec(B.shape, "float32")}, INT16
+    )["G"]
+    assert gradient_flaw(G, n, np.diag(moments.A)) is None
+
+
 def test_they_take_half_the_room():
     rng = np.random.default_rng(0)
     moments = accumulate(rng.normal(size=(300, 200)).astype(np.float32), rng.normal(size=(300, C)))
@@ -92,7 +113,7 @@ def test_matrices_come_back_nearly():
     assert unpack_statistics(dict(pack_statistics({"V": V}, FP32)), layout, FP32)["V"] is V
     back = unpack_statistics(dict(pack_statistics({"V": V}, INT16)), layout, INT16)["V"]
     assert back.dtype == np.float32
-    np.testing.assert_allclose(back, V, atol=float(np.abs(V).max()) / 32767)
+    np.testing.assert_allclose(back, V, atol=2 * float(np.abs(V).max()) / 32767)
 
 
 @pytest.mark.scenario(10, 11)

@@ -73,6 +73,17 @@ def test_step_counters_are_exact_and_variances_stay_positive(codec):
             np.testing.assert_allclose(back[name], array, atol=1e-3)
 
 
+@pytest.mark.scenario(12)
+@pytest.mark.parametrize("codec", [codec for codec in ModelCodec if codec is not ModelCodec.FP32])
+def test_one_large_variance_leaves_the_others_what_they_are(codec):
+    """A liar's 1e8 in one place, averaged, must not become everybody's 0 in all the others."""
+    student = trained()
+    student["layers.0.norm.running_var"][0] = 1e8
+    back = unpack_model(decode(encode(pack_model(student, codec))), LAYOUT, codec)
+    for name in ("layers.0.norm.running_var", "layers.0.norm.weight", "layers.1.norm.running_mean"):
+        np.testing.assert_allclose(back[name], student[name], rtol=1e-3)
+
+
 @pytest.mark.parametrize("codec", LOSSY)
 def test_a_student_that_did_not_move_comes_back_as_it_was(codec):
     packed = pack_update(START, START, codec, np.random.default_rng(0))

@@ -94,6 +94,27 @@ def test_what_cannot_be_unpacked_is_refused_and_costs_the_round_nothing(
     assert run.rounds()[0]["phases"]["student"]["failed"].keys() == {"a"}
 
 
+@pytest.mark.scenario(12)
+@pytest.mark.parametrize("codec", ["fp16", "int8"])
+def test_one_large_variance_does_not_become_everybodys_zeros(tmp_path: Path, codec: str) -> None:
+    run = tiny_run(
+        tmp_path, update_codec="int4", model_codec=codec, norm="batch", hidden=(8, 4), dropout=(0.0, 0.0),
+        min_clients=3, rounds=2,
+    )  # fmt: skip
+    start, sites = run.method.student(), [run.site(name) for name in "abc"]
+    for site in sites:
+        site.poll()
+    for site, variance in zip(sites, (1.0, 1.0, 2.9e8), strict=True):
+        student = {name: array.copy() for name, array in start.items()}
+        student["layers.0.norm.running_var"][0] = variance
+        packed = pack_update(student, start, UpdateCodec.INT4, np.random.default_rng(0))
+        site.submit_student(1, dict(packed))
+    after = run.method.student()
+    assert run.rounds()[0]["phases"]["student"]["returned"] == ["a", "b", "c"]
+    np.testing.assert_allclose(after["layers.0.norm.running_var"][1:], 1.0)
+    np.testing.assert_allclose(after["layers.1.norm.weight"], 1.0)
+
+
 @pytest.mark.scenario(11)
 def test_a_student_that_was_not_packed_is_refused(tmp_path: Path) -> None:
     run, a, _ = coded_run(tmp_path)
