@@ -40,6 +40,7 @@ def run_inprocess(
     from fkd_bench.inprocess import InProcessTransport
     from fkd_client.client import Client, ClientOptions
     from fkd_client.teacher import train_teacher
+    from fkd_server.memory import trim_heap
     from fkd_server.settings import ServerSettings
 
     started = time.monotonic()
@@ -92,6 +93,7 @@ def run_inprocess(
         over.set()
         if run.evaluator is not None:
             run.evaluator.kill()
+        trim_heap()  # a process that runs one after another would grow by the leavings of their threads
     return collect_result(federation, run.run_id, time.monotonic() - started)
 
 

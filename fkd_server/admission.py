@@ -48,8 +48,8 @@ class SlotLimits:
     """Longest time for a peer to send or take one message."""
     contended_s: float
     """The same, about, while others wait for a slot."""
-    queue: int = 1024
-    """Callers that may wait; one more, and the longest waiting is refused."""
+    queue: int = 4096
+    """Callers that may wait; one more, and whoever would be served last is refused."""
     wait_s: float = 20.0
     """Longest wait for a slot."""
 
@@ -118,11 +118,11 @@ class Slots:
         if self._free > self._kept_from(standing):
             self._free -= 1
             return
-        if sum(map(len, self._waiting.values())) >= self.limits.queue:
-            self._refuse(next(queue[0] for queue in reversed(self._waiting.values()) if queue))
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting[standing].append(turn)
+        if sum(map(len, self._waiting.values())) > self.limits.queue:
+            self._refuse(self._last_to_be_served())
         for clock in self._moving:
             clock.hurry()
         timer = loop.call_later(self.limits.wait_s, self._refuse, turn)
@@ -140,6 +140,13 @@ class Slots:
     def _kept_from(self, standing: Standing) -> int:
         """Free slots that are not for callers of this standing."""
         return 0 if standing is Standing.GOOD else self._reserved
+
+    def _last_to_be_served(self) -> asyncio.Future[None]:
+        """Of those who wait: the latest in good standing only where all are."""
+        for standing in (Standing.POOR, Standing.UNKNOWN):
+            if self._waiting[standing]:
+                return self._waiting[standing][0]
+        return self._waiting[Standing.GOOD][-1]
 
     def _refuse(self, turn: asyncio.Future[None]) -> None:
         for queue in self._waiting.values():

@@ -92,6 +92,12 @@ class Attendance:
             self._emit(Event("client_returned", {"client": client.name}))
         return client
 
+    def still_poll(self, sessions: Iterable[bytes], now: float) -> None:
+        """Polls that are held are signs of life; those of sessions that have ended are not."""
+        for session in sessions:
+            if session in self._sessions:
+                self.seen(session, now)
+
     def _make_room(self, awaited: Collection[str]) -> None:
         """Forget somebody who is gone and never contributed."""
         for client in self.clients.values():

@@ -10,7 +10,7 @@ memory after, so that a coordinator that dies, or whose disk refuses, goes on fr
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fkd_common.choices import MissedQuorum
@@ -48,6 +48,9 @@ from fkd_server.waiting import missed_quorum, waiting_for
 RETRY_S = 0.4
 """A phase whose closing the disk refused is not folded again before this."""
 
+LOOK_S = 0.05
+"""A poll that brings no news does not look again at every client before this."""
+
 WAITING = "waiting"
 """What a client does that polls for a task."""
 
@@ -82,6 +85,8 @@ class Coordinator:
         self._stopwatch = stopwatch
         self._round_opened = 0.0
         self._gathering_since: float | None = None
+        self._looked_at: float | None = None
+        """When time was last let pass; None if something has happened since."""
         self._held_since: float | None = None
         """Since when a pause has kept the round's next phase from opening."""
 
@@ -122,16 +127,27 @@ class Coordinator:
             raise RefusedError(f"the run is over: {self.detail}", reason="RUN_OVER")
         self.attendance.register(name, session, now, self.participants)
 
-    def next_task(self, session: bytes, now: float) -> AssignedTask | MustWait | RunOver:
-        """What the client should do now; asking says that it is ready."""
-        client = self.attendance.seen(session, now, activity=WAITING)
+    def next_task(
+        self, session: bytes, now: float, *, told_why: bool = True
+    ) -> AssignedTask | MustWait | RunOver:
+        """What the client should do now; asking says that it is ready.
+
+        Args:
+            session: The client's.
+            now: The time.
+            told_why: Whether a reason to wait will be read; with many clients it takes long to say.
+        """
+        client = self.attendance.client_of(session)
+        news = not (client.alive and client.ready)
+        self.attendance.seen(session, now, activity=WAITING)
         self.attendance.asks_for_work(client)
-        self.tick(now)
+        if news or self._looked_at is None or not 0 <= now - self._looked_at < LOOK_S:
+            self.tick(now)
         if (over := self.outcome()) is not None:
             return over
         phase = self.open
-        if phase is None or client.name not in self.pending(phase):
-            return MustWait(self.waiting_for(now))
+        if phase is None or not (client.name in self.participants and self._may_answer(client.name, phase)):
+            return MustWait(self.waiting_for(now) if told_why else "")
         return AssignedTask(
             phase.key, max(0.0, phase.deadline - now), self._method.task(phase.key.phase, client.name)
         )
@@ -172,7 +188,7 @@ class Coordinator:
         client, phase = self.attendance.seen(session, now), self.open
         assert phase is not None
         self._journal.upload_accepted(key, client.name, digest, content)
-        client.contributed = True
+        client.contributed, self._looked_at = True, None
         phase.uploads[client.name] = content
         phase.failed.pop(client.name, None)
         self._emit(
@@ -217,11 +233,12 @@ class Coordinator:
         """Go on with a paused run."""
         if not self.over and self._at.paused_by:
             self._move(replace(self._at, paused_by=""))
-            self._gathering_since = None
+            self._gathering_since = self._looked_at = None
             self._emit(Event("pause_ended", {"round": max(0, self.round), "by": who}))
 
     def tick(self, now: float) -> None:
         """Let time pass: notice silent clients, close phases, open rounds."""
+        self._looked_at = now
         self.attendance.notice_silence(now)
         while not self.over and self._advance(now):
             pass
@@ -277,11 +294,16 @@ class Coordinator:
 
     def pending(self, phase: OpenPhase) -> list[str]:
         """Participants that may still answer: not in, not failed, not silent."""
-        return [
-            name
-            for name in self.participants
-            if name not in phase.uploads and name not in phase.failed and self.attendance.is_alive(name)
-        ]
+        return list(self._pending(phase))
+
+    def _pending(self, phase: OpenPhase) -> Iterator[str]:
+        return (name for name in self.participants if self._may_answer(name, phase))
+
+    def _may_answer(self, name: str, phase: OpenPhase) -> bool:
+        return name not in phase.uploads and name not in phase.failed and self.attendance.is_alive(name)
+
+    def _is_awaited(self, phase: OpenPhase) -> bool:
+        return any(True for _ in self._pending(phase))
 
     def waiting_for(self, now: float) -> str:
         """For a person: who or what the run waits for."""
@@ -387,13 +409,13 @@ class Coordinator:
         return self._at.open
 
     def _close_if_due(self, phase: OpenPhase, now: float) -> bool:
-        if now < phase.retry_at:
+        due = now >= phase.deadline
+        if now < phase.retry_at or (not due and self._is_awaited(phase)):
             return False
         work = self._at_work()
         enough = len(phase.uploads) >= work.quorum
         # A silent client may come back before the deadline; one that reported failure will not.
         hopeless = all(name in phase.uploads or name in phase.failed for name in work.participants)
-        due = now >= phase.deadline
         few = len(self._counting(phase)) < self.config.min_cohort  # in spite of uploads, no result
         if (few or not enough) and not due and not self.pending(phase) and self._call_stand_ins(phase):
             return True

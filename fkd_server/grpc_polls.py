@@ -6,17 +6,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+RECHECK_S = 5.0
+"""A poll is asked again this often: the certificate that it came with may have ended."""
+
 
 class Polls:
     """Of one event loop."""
 
-    def __init__(self, heartbeat_s: float) -> None:
-        """Hold nothing yet.
-
-        Args:
-            heartbeat_s: A poll is asked again this often, which keeps the client that waits in it alive.
-        """
-        self._heartbeat_s = heartbeat_s
+    def __init__(self) -> None:
+        """Hold nothing yet."""
         self._changed: asyncio.Future[None] | None = None
         self._held: dict[bytes, asyncio.Future[None]] = {}
         self._stopping = False
@@ -26,6 +24,10 @@ class Polls:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None
+
+    def held(self) -> list[bytes]:
+        """Sessions whose clients wait in a poll: they are alive."""
+        return list(self._held)
 
     def stop(self) -> None:
         """Hold no more: polls are answered now, whatever there is to say."""
@@ -55,7 +57,7 @@ class Polls:
                     self._supersede(session, newer)
                 await asyncio.wait(
                     (changed, newer),
-                    timeout=max(0.0, min(left, self._heartbeat_s)),
+                    timeout=max(0.0, min(left, RECHECK_S)),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
         finally:

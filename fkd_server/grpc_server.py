@@ -92,14 +92,12 @@ class GrpcServer:
 
     def __init__(
         self,
-        heartbeat_s: float,
         limits: Limits | None = None,
         answered: Answered = lambda method, code, reason, seconds: None,
     ) -> None:
         """Listen nowhere yet.
 
         Args:
-            heartbeat_s: How often a held poll counts as a sign of life.
             limits: What peers may hold.
             answered: Told of every call.
         """
@@ -111,7 +109,7 @@ class GrpcServer:
         self._preparing: Callable[[], str] | None = None
         self._admin: Admin | None = None
         self._tls: ServerTls | None = None
-        self._polls = Polls(heartbeat_s)
+        self._polls = Polls()
         self._requests, self._uploads, self._downloads = (
             Slots(slots) for slots in (limits.requests, limits.uploads, limits.downloads)
         )
@@ -169,7 +167,8 @@ class GrpcServer:
     async def tick(self) -> None:
         """Let the run notice the time."""
         assert self._service is not None
-        await asyncio.get_running_loop().run_in_executor(self._worker, self._service.tick)
+        polling = self._polls.held()
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._service.tick, polling)
 
     async def worker_turn(self) -> None:
         """Return once the worker has done what it was asked before: a worker that is stuck never comes to it."""

@@ -27,14 +27,9 @@ class Heap:
 
     def __init__(self) -> None:
         """Fix what glibc adapts: it raises its threshold with every larger buffer that is freed."""
-        self._mallopt: Callable[[int, int], int] | None = None
         self._is_tight = False
-        if not sys.platform.startswith("linux"):
-            return
-        try:
-            libc = ctypes.CDLL(None)
-            self._mallopt, self._trim = libc.mallopt, libc.malloc_trim
-        except (OSError, AttributeError):
+        self._mallopt, self._trim = _of_glibc("mallopt"), _of_glibc("malloc_trim")
+        if self._mallopt is None or self._trim is None:
             return
         self._mallopt(_M_ARENA_MAX, 1)
         self._map_from(_ROOMY)
@@ -42,7 +37,11 @@ class Heap:
     async def watch(self) -> None:
         """For ever: make the heap tight while it is large, and roomy again."""
         trimmed = 0
-        while self._mallopt is not None and (resident := _resident_bytes()) is not None:
+        while (
+            self._mallopt is not None
+            and self._trim is not None
+            and (resident := _resident_bytes()) is not None
+        ):
             tight = resident > _ROOM_BYTES
             if tight != self._is_tight:
                 self._map_from(_TIGHT if tight else _ROOMY)
@@ -57,6 +56,23 @@ class Heap:
         assert self._mallopt is not None
         self._mallopt(_M_MMAP_THRESHOLD, size)
         self._mallopt(_M_TRIM_THRESHOLD, 2 * size)
+
+
+def trim_heap() -> None:
+    """Give free pages of all the C heap's arenas back: those of threads that have ended stay as they were left."""
+    trim = _of_glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):
+        return None
+    return function
 
 
 def _resident_bytes() -> int | None:

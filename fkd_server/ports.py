@@ -24,7 +24,7 @@ class Ports:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._web = SecondPort()
-        self.main = GrpcServer(settings.heartbeat_s, answered=self._web.meters.answered)
+        self.main = GrpcServer(answered=self._web.meters.answered)
         """For clients and operators."""
         self._enrolment: EnrolmentServer | None = None
         self._addresses: dict[str, Json] = {}

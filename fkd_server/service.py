@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -143,7 +143,7 @@ class CoordinatorService:
                     raise InvalidUploadError(
                         f"not a {method.name} request: {error}", reason="MALFORMED"
                     ) from error
-                response = self._answer(method.name, request, call, peer)
+                response = self._answer(method.name, request, call, peer, hold=hold)
             except (FkdError, OSError) as error:
                 if not call.booked:
                     self._book(call, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
@@ -171,8 +171,11 @@ class CoordinatorService:
                 failpoint("submit.answering")
             return answer
 
-    def tick(self) -> None:
+    def tick(self, polling: Iterable[bytes] = ()) -> None:
         """Let time pass, and use it to tidy up.
+
+        Args:
+            polling: Sessions whose polls are held.
 
         Raises:
             MethodError: The method's own code has failed; the run is as it was before.
@@ -180,6 +183,7 @@ class CoordinatorService:
         with self._lock:
             self._store.tidy()
             before = self._fingerprint()
+            self._coordinator.attendance.still_poll(polling, self._clock())
             self._advance()
             if self._fingerprint() != before:
                 self._notify()
@@ -264,7 +268,7 @@ class CoordinatorService:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _answer(self, name: str, request: Any, call: Call, peer: Peer) -> Message:
+    def _answer(self, name: str, request: Any, call: Call, peer: Peer, *, hold: bool) -> Message:
         if peer.role not in (None, Role.CLIENT):
             raise ForbiddenError(f"{peer.name} is an {peer.role}: only data sites take part in a run")
         if name == "Register":
@@ -281,7 +285,7 @@ class CoordinatorService:
             )
         call.client = client.name
         if name == "NextTask":
-            return self._next_task(request)
+            return self._next_task(request, told_why=not hold)
         if name == "Leave":
             self._coordinator.leave(request.session, self._clock(), printable(request.reason, 100))
             return pb.LeaveResponse()
@@ -329,8 +333,8 @@ class CoordinatorService:
             max_chunk_bytes=MAX_CHUNK_BYTES,
         )
 
-    def _next_task(self, request: pb.NextTaskRequest) -> pb.NextTaskResponse:
-        answer = self._coordinator.next_task(request.session, self._clock())
+    def _next_task(self, request: pb.NextTaskRequest, *, told_why: bool) -> pb.NextTaskResponse:
+        answer = self._coordinator.next_task(request.session, self._clock(), told_why=told_why)
         return next_task_response(answer, self.identity.run_id, self._config_sha256)
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:

@@ -40,8 +40,9 @@ def _for_clients(run: Coordinator) -> str:
 
 def _for_answers(run: Coordinator, phase: OpenPhase, now: float) -> str:
     pending = run.pending(phase)
+    there = {*phase.uploads, *phase.failed, *pending}
     text = f"{phase.key}: {len(phase.uploads)} of {len(run.participants)} in"
-    gone = [name for name in run.participants if name not in (*phase.uploads, *phase.failed, *pending)]
+    gone = [name for name in run.participants if name not in there]
     if pending:
         text += f", waiting for {_listed(pending)}"
     if gone:

@@ -38,7 +38,7 @@ from fkd_common.program import run_program
 from fkd_common.rpc import Method
 from fkd_common.tensors import Tensors, decode
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """A coordinator that does not answer for so long is gone."""
 NUM_SAMPLES = 100
 """n_k of every client."""

@@ -74,7 +74,7 @@ def serve(settings: ServerSettings, cache: Path) -> Iterator[Served]:
 
     async def live() -> None:
         nonlocal port
-        server = GrpcServer(run.config.heartbeat_s)
+        server = GrpcServer()
         port = server.listen("127.0.0.1", 0)
         await server.start(run.service, run.admin)
         ready.set()

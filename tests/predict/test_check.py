@@ -189,7 +189,7 @@ def test_a_coordinator_that_prepares_its_run_answers_and_cannot_tell_yet(
     shard: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def ask() -> int:
-        server = GrpcServer(heartbeat_s=0.2)
+        server = GrpcServer()
         port = server.listen("127.0.0.1", 0)
         await server.start_preparing(lambda: "embedding images, 40 %")
         code = await asyncio.to_thread(check, "--data", shard, "--server", f"127.0.0.1:{port}", "--json")

@@ -52,7 +52,7 @@ def serving(run: TinyRun, tls: ServerTls | None, port: int = 0) -> Iterator[str]
     """Serve a run; yields HOST:PORT."""
 
     async def begin() -> tuple[int, Callable[[], Any]]:
-        server = GrpcServer(heartbeat_s=0.2)
+        server = GrpcServer()
         bound = server.listen("127.0.0.1", port, tls)
         await server.start(run.service, run.admin)
         return bound, lambda: server.stop(0.0)
@@ -66,7 +66,7 @@ def preparing(activity: str) -> Iterator[str]:
     """A coordinator that has no run to serve yet; yields HOST:PORT."""
 
     async def begin() -> tuple[int, Callable[[], Any]]:
-        server = GrpcServer(heartbeat_s=0.2)
+        server = GrpcServer()
         bound = server.listen("127.0.0.1", 0)
         await server.start_preparing(lambda: activity)
         return bound, lambda: server.stop(0.0)

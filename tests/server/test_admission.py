@@ -116,6 +116,29 @@ def test_among_strangers_the_newest_is_served_first_and_the_longest_waiting_refu
     in_loop(scenario)
 
 
+def test_in_a_full_queue_those_in_good_standing_keep_their_places_and_the_latest_is_refused() -> None:
+    """A thousand sites that come at once: whoever has waited longest is served next, not sent away."""
+
+    async def scenario() -> None:
+        slots, order = Slots(limits(queue=3)), list[str]()
+        names = [f"c{i}" for i in range(8)]
+        await prove(slots, *names)
+        holders = [Holder(slots, name, order) for name in names[:6]]
+        stranger = Holder(slots, "stranger", order)
+        await settle()
+        more = [Holder(slots, name, order) for name in names[6:]]
+        await settle()
+        for refused in (stranger, more[1]):
+            with pytest.raises(BusyError, match="too many transfers"):
+                await refused.task
+        for holder in (*holders, more[0]):
+            await holder.leave()
+            await settle()
+        assert order == names[:7]
+
+    in_loop(scenario)
+
+
 def test_a_caller_has_its_share_and_no_more() -> None:
     async def scenario() -> None:
         slots, order = Slots(limits()), list[str]()

@@ -156,3 +156,35 @@ def test_a_late_joiner_waits_for_the_next_round() -> None:
     run.submit("b")
     assert isinstance(run.poll("c"), AssignedTask)
     assert run.method.closed == [["a", "b"]]
+
+
+def test_what_a_poll_costs_does_not_grow_with_the_square_of_the_clients() -> None:
+    """A thousand clients poll, most of them between two changes: who else is there is not gone through each time."""
+    looked = []
+    run = Run(min_clients=3, heartbeat_limit_s=100.0)
+    run.join("a", "b", "c")
+    attendance = run.coordinator.attendance
+    before = attendance.notice_silence
+    attendance.notice_silence = lambda now: (looked.append(now), before(now))[1]  # type: ignore[method-assign, assignment]
+    for now in (1.0, 1.01, 1.02, 1.03):
+        run.poll("a", now)
+    assert looked == [1.0]
+    run.submit("b", now=1.04)
+    run.poll("a", 1.045)
+    assert looked == [1.0, 1.04]
+    run.poll("a", 2.0)
+    assert looked == [1.0, 1.04, 2.0]
+
+
+def test_a_poll_that_will_be_held_is_not_told_why() -> None:
+    run = Run(min_clients=2)
+    run.join("a")
+    assert run.coordinator.next_task(b"a", 0.0, told_why=False) == MustWait("")
+
+
+def test_a_poll_that_is_held_is_a_sign_of_life() -> None:
+    run = Run(min_clients=3, heartbeat_limit_s=10.0)
+    run.join("a", "b")
+    run.coordinator.attendance.still_poll([b"a", b"of an earlier process"], now=9.0)
+    run.coordinator.tick(11.0)
+    assert [client.name for client in run.coordinator.attendance.live()] == ["a"]

@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> TinyRun:
 
 @asynccontextmanager
 async def serving(run: TinyRun, limits: Limits | None = None) -> AsyncIterator[int]:
-    server = GrpcServer(heartbeat_s=60.0, limits=limits)
+    server = GrpcServer(limits=limits)
     port = server.listen("127.0.0.1", 0)
     await server.start(run.service, run.admin)
     try:

@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 @asynccontextmanager
 async def serving(run: TinyRun) -> AsyncIterator[tuple[GrpcTransport, int]]:
     """A started server and a transport to it."""
-    server = GrpcServer(heartbeat_s=60.0)
+    server = GrpcServer()
     port = server.listen("127.0.0.1", 0)
     await server.start(run.service, run.admin)
     transport = GrpcTransport(f"127.0.0.1:{port}")
@@ -215,7 +215,7 @@ def test_a_port_in_use_is_said_so(host: str) -> None:
         pytest.skip("this machine has no IPv6 loopback")
 
     async def two_servers() -> None:
-        first, second = GrpcServer(2.0), GrpcServer(2.0)
+        first, second = GrpcServer(), GrpcServer()
         port = first.listen(host, 0)
         assert port > 0
         with pytest.raises(errors.PortInUseError, match=f":{port}"):
@@ -250,7 +250,7 @@ def test_a_client_that_comes_too_early_learns_how_far_the_preparation_is(run: Ti
     """The server listens while the run is being prepared, and serves it from then on over the same connection."""
 
     async def conversation() -> None:
-        server = GrpcServer(heartbeat_s=60.0)
+        server = GrpcServer()
         port = server.listen("127.0.0.1", 0)
         activities = iter(["", "pretraining the extractor, 42 %"])
         await server.start_preparing(lambda: next(activities))

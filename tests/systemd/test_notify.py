@@ -99,7 +99,7 @@ def test_a_coordinator_whose_worker_is_stuck_stops_saying_that_it_is_alive(
 
     async def watch() -> None:
         run = assemble(settings, tmp_path / "cache")
-        server = GrpcServer(run.config.heartbeat_s)
+        server = GrpcServer()
         server.listen("127.0.0.1", 0)
         await server.start(run.service, run.admin)
         living = asyncio.create_task(say_alive(server, ServiceManager(heard.address, 0.2)))

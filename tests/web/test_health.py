@@ -57,9 +57,7 @@ def preparing(tls: ServerTls | None = None) -> Iterator[Preparing]:
 
     async def live() -> None:
         calls: list[tuple[str, str, str]] = []
-        server = GrpcServer(
-            0.2, answered=lambda name, code, reason, seconds: calls.append((name, code, reason))
-        )
+        server = GrpcServer(answered=lambda name, code, reason, seconds: calls.append((name, code, reason)))
         port = server.listen("127.0.0.1", 0, tls)
         await server.start_preparing(lambda: "anchors 40 %")
         found.append(Preparing(server, f"127.0.0.1:{port}", asyncio.get_running_loop(), calls))
