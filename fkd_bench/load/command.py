@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Sequence
 
 from fkd_bench.load.figures import Json, ratios
 from fkd_bench.load.flower_run import Flower, measure_flower
 from fkd_bench.load.model import STUDENT, exchanged_tensors
-from fkd_bench.load.own_run import measure_own
+from fkd_bench.load.own_run import measure_idle, measure_own
 from fkd_bench.load.settings import LoadSettings
 from fkd_bench.narrator import Narrator
 from fkd_common.config import FKD_RTM
 from fkd_common.errors import ExitCode, UsageError
 from fkd_common.settings import load_settings
+from fkd_common.stop_signals import stop_signals_raised
 from fkd_common.tensors import Tensors
 
 
@@ -27,13 +27,12 @@ def load(arguments: list[str]) -> int:
         return ExitCode.OK
     if settings.method == FKD_RTM and settings.model != STUDENT:
         raise UsageError(f"--method {FKD_RTM} exchanges a student: leave out --model {settings.model}")
+    if settings.idle_s and settings.against:
+        raise UsageError("--idle-s measures our own coordinator alone: leave out --against")
     tensors = exchanged_tensors(settings.model)
     flowers = Flower.installed(settings) if settings.against else []
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it started ends with it
-    try:
+    with stop_signals_raised():  # what it started ends with it
         print(json.dumps(_measured(settings, tensors, flowers), indent=1))
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return ExitCode.OK
 
 
@@ -41,6 +40,8 @@ def _measured(settings: LoadSettings, tensors: Tensors, flowers: Sequence[Flower
     """Our figures or, beside others', those of all by name and the ratios."""
     narrator = Narrator()
     narrator.say(f"{settings.clients} no-op clients, {settings.rounds} rounds of {settings.model}")
+    if settings.idle_s:
+        return measure_idle(settings, tensors, narrator)
     ours = measure_own(settings, tensors, narrator)
     if not flowers:
         return ours

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
@@ -72,6 +73,16 @@ def measure_own(settings: LoadSettings, tensors: Tensors, narrator: Narrator) ->
     }
 
 
+def measure_idle(settings: LoadSettings, tensors: Tensors, narrator: Narrator) -> Json:
+    """Measure a coordinator whose clients are all there and wait for one that never comes.
+
+    Raises:
+        FkdError: A program failed; the message is its own.
+    """
+    with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
+        return _OwnRun(settings, Path(name), running, narrator, relayed=False).idle(tensors)
+
+
 def _run(settings: LoadSettings, tensors: Tensors, narrator: Narrator, *, relayed: bool) -> Measured:
     with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
         return _OwnRun(settings, Path(name), running, narrator, relayed).measured(tensors)
@@ -89,45 +100,79 @@ class _OwnRun:
         self._narrator = narrator
         self._relayed = relayed
         self._relay: Relay | None = None
+        self._started_s = 0.0
 
     def measured(self, tensors: Tensors) -> Measured:
         """Start everything, follow the coordinator's events, and wait until all programs have ended."""
-        command = _server_command(self._settings, self._folder, tensors)
-        started = time.time()
-        server = self._running.start(
-            "coordinator", command, _environment(self._folder), stderr=subprocess.PIPE
-        )
-        shares = np.array_split(np.arange(self._settings.clients), self._settings.processes)
-        clients = [
-            self._running.module(f"process of clients {share[0]} to {share[-1]}", "fkd_bench.load.clients")
-            for share in shares
-            if len(share)
-        ]
-        pids = [program.process.pid for program in clients]
-        with ProcessTree(server.process.pid) as hub, ProcessTree(*pids) as sites:
+        with self._started(tensors) as (server, clients, hub, sites):
             first = last = None
-            for event in self._events(server):
-                name, at_s = event["event"], datetime.fromisoformat(event["timestamp"]).timestamp()
-                if name == "serving":
-                    address, tls = self._address(event["address"]), self._tls_folder()
-                    for program, share in zip(clients, shares, strict=False):
-                        program.tell(json.dumps(asdict(Orders(address, share.tolist(), tls))))
-                elif name == "round_opened" and first is None:
+            for event in self._events(server, clients):
+                at_s = datetime.fromisoformat(event["timestamp"]).timestamp()
+                if event["event"] == "round_opened" and first is None:
                     first = self._mark(at_s, hub, sites)
-                elif name == "run_completed":
+                elif event["event"] == "run_completed":
                     last = self._mark(at_s, hub, sites)
                     break
             assert first is not None
             assert last is not None
             seen = self._told(server, clients)
-        return Measured(started, first, last, hub.peak_rss_bytes, seen)
+        return Measured(self._started_s, first, last, hub.peak_rss_bytes, seen)
+
+    def idle(self, tensors: Tensors) -> Json:
+        """Start everything, wait until every client polls, and see what that costs for a while."""
+        settings, ready = self._settings, 0
+        with self._started(tensors) as (server, clients, hub, sites):
+            for event in self._events(server, clients):
+                ready += event["event"] == "client_ready"
+                if ready == settings.clients:
+                    break
+            self._narrator.say(f"{ready} clients poll; looking on for {settings.idle_s:g} s")
+            before = self._mark(time.time(), hub, sites)
+            time.sleep(settings.idle_s)
+            self._running.check()
+            after = self._mark(time.time(), hub, sites)
+        seconds = after.at_s - before.at_s
+        return {
+            "server_cpu_share": round((after.server_cpu_s - before.server_cpu_s) / seconds, 4),
+            "client_cpu_share": round((after.client_cpu_s - before.client_cpu_s) / seconds, 4),
+            "server_peak_rss_mb": round(hub.peak_rss_bytes / 1e6, 1),
+            "start_to_all_ready_s": round(before.at_s - self._started_s, 2),
+            "idle_s": round(seconds, 1),
+            "clients": settings.clients,
+        }
+
+    @contextmanager
+    def _started(self, tensors: Tensors) -> Iterator[tuple[Program, list[Program], ProcessTree, ProcessTree]]:
+        """The coordinator, the processes of clients, and what both use."""
+        command = _server_command(self._settings, self._folder, tensors)
+        self._started_s = time.time()
+        server = self._running.start(
+            "coordinator", command, _environment(self._folder), stderr=subprocess.PIPE
+        )
+        clients = [
+            self._running.module(f"process of clients {share[0]} to {share[-1]}", "fkd_bench.load.clients")
+            for share in self._shares()
+        ]
+        pids = [program.process.pid for program in clients]
+        with ProcessTree(server.process.pid) as hub, ProcessTree(*pids) as sites:
+            yield server, clients, hub, sites
+
+    def _shares(self) -> list[list[int]]:
+        """Numbers of the clients of each process."""
+        shares = np.array_split(np.arange(self._settings.clients), self._settings.processes)
+        return [share.tolist() for share in shares if len(share)]
+
+    def _send_clients(self, clients: Sequence[Program], address: str) -> None:
+        for program, share in zip(clients, self._shares(), strict=True):
+            orders = Orders(self._address(address), share, self._tls_folder())
+            program.tell(json.dumps(asdict(orders)))
 
     def _address(self, address: str) -> str:
         """Where clients are to connect."""
         if not self._relayed:
             return address
         host, port = split_address(address)
-        self._relay = Relay(self._running, port)
+        self._relay = self._relay or Relay(self._running, port)
         return f"{host}:{self._relay.port}"
 
     def _tls_folder(self) -> str | None:
@@ -136,8 +181,8 @@ class _OwnRun:
     def _mark(self, at_s: float, hub: ProcessTree, sites: ProcessTree) -> Mark:
         return Mark(at_s, hub.cpu_s(), sites.cpu_s(), self._relay.passed() if self._relay else 0)
 
-    def _events(self, server: Program) -> Iterator[Json]:
-        """What the coordinator says, as it says it.
+    def _events(self, server: Program, clients: Sequence[Program]) -> Iterator[Json]:
+        """What the coordinator says, as it says it; once it serves, clients are sent to it.
 
         Raises:
             FkdError: A program failed, or the coordinator says nothing any more.
@@ -156,6 +201,8 @@ class _OwnRun:
                     raise FkdError(f"the coordinator has said nothing for {_SILENCE_S:.0f} s") from None
                 continue
             spoke = time.monotonic()
+            if event["event"] == "serving":
+                self._send_clients(clients, event["address"])
             if event["event"] == "round_opened" and (spoke - said > _SAY_EVERY_S or event["round"] == 1):
                 said = spoke
                 self._narrator.say(f"round {event['round']} of {event['of']}, {len(event['cohort'])} clients")
@@ -234,7 +281,7 @@ def _run_config(settings: LoadSettings) -> RunConfig:
         method=settings.method,
         rounds=settings.rounds,
         clients_per_round=1.0,
-        min_clients=settings.clients,
+        min_clients=settings.clients + (settings.idle_s > 0),  # one that never comes
         min_cohort=settings.clients,
         quorum=1.0,
         phase_deadline_s=_DEADLINE_S,

@@ -63,6 +63,16 @@ def test_a_load_of_two_clients_says_what_two_rounds_cost(
     assert all(0 < calls["p50_ms"] <= calls["p99_ms"] for calls in found["rpc"].values())
 
 
+@pytest.mark.e2e
+def test_clients_that_wait_in_polls_cost_little(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "--clients", "20", "--idle-s", "3"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["clients"] == 20
+    assert 3.0 <= found["idle_s"] < 10.0
+    assert found["server_cpu_share"] < 0.5
+    assert found["server_peak_rss_mb"] > 20
+
+
 def test_figures_are_of_one_round_and_bytes_of_one_client() -> None:
     settings = LoadSettings(clients=4, rounds=10, wire_rounds=2)
     tensors = {"w": np.zeros(25, np.float32)}
@@ -86,6 +96,10 @@ def test_without_flower_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.Cap
     told = _refused(capsys, "--against", "flower", "--flower-python", nothing)
     assert nothing in told
     assert "benchmarks/flower/install" in told
+
+
+def test_idle_clients_are_measured_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "leave out --against" in _refused(capsys, "--idle-s", "5", "--against", "flower")
 
 
 def test_a_model_that_is_none_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
