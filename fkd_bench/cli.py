@@ -16,6 +16,7 @@ _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--tra
        fkd-bench hostile [--attacks A,B] [--hostile-shares 0.1,0.2] [--aggregations mean,median] ...
        fkd-bench privacy --noise-multiplier S [--rounds R] [--residual-every N] ...
        fkd-bench load [--clients K] [--rounds R] [--model student|resnet18|FILE] [--against flower] ...
+       fkd-bench growth [--steps S] [--trees T]
 
 run        a whole federation on this machine: accuracy, bytes, seconds (fkd-bench run --help)
 compare    many methods on many divisions of the data: tables, plots, a report (fkd-bench compare --help)
@@ -24,6 +25,7 @@ embedding  embedding throughput against a bare forward loop, measured side by si
 hostile    what hostile clients do to every model under every aggregation (fkd-bench hostile --help)
 privacy    the epsilon of a run with noise, before it is run
 load       what a coordinator costs with clients that compute nothing (fkd-bench load --help)
+growth     how the cost of a round's parts grows with clients, samples, classes and the embedding
 """
 
 
@@ -45,6 +47,7 @@ def _main(arguments: list[str]) -> int:
         "hostile": _hostile,
         "privacy": _privacy,
         "load": _load,
+        "growth": _growth,
     }
     command = commands.get(arguments[0])
     if command is None:
@@ -99,6 +102,12 @@ def _load(arguments: list[str]) -> int:
     from fkd_bench.load.command import load
 
     return load(arguments)
+
+
+def _growth(arguments: list[str]) -> int:
+    from fkd_bench.growth import growth
+
+    return growth(arguments)
 
 
 def _hostile(arguments: list[str]) -> int:

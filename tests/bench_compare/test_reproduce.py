@@ -69,6 +69,17 @@ def test_other_bytes_other_data_or_a_missing_accuracy_are_not(
     assert any(line.startswith(said) for line in found.lines)
 
 
+@pytest.mark.parametrize(("up", "holds"), [(20_080, True), (20_200, False)])
+def test_bytes_of_squeezed_tensors_may_differ_a_little(tmp_path: Path, up: int, holds: bool) -> None:
+    row, record = row_and_record(tmp_path)
+    changed = {
+        **record,
+        "bytes": {"up": up, "down": 40},
+        "accuracy": {**record["accuracy"], "personal_full": None},
+    }
+    assert agreement({**row, "up": "20000"}, changed, 0.01).holds is holds
+
+
 def test_a_changed_default_is_said_and_decides_nothing(tmp_path: Path) -> None:
     row, record = row_and_record(tmp_path)
     changed = {**record, "config_hash": "another", "accuracy": {**record["accuracy"], "personal_full": None}}
