@@ -5,6 +5,7 @@ Lives in the bench alone; a client of the project has no such switch.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -33,6 +34,8 @@ class Attack(StrEnum):
     """Students are W_t - (W_k - W_t)."""
     SCALED_UPDATE = "scaled_update"
     """Students are W_t + 10·(W_k - W_t)."""
+    RANDOM_UPDATE = "random_update"
+    """Students are W_t plus Gaussian noise, in every tensor as long as W_k - W_t."""
     CONSTANT_RESIDUAL = "constant_residual"
     """Residuals say "class 0" of every anchor, as loudly as validation lets them."""
     ONE_CLASS = "one_class"
@@ -71,6 +74,9 @@ def tampered(attack: Attack, phase: int, honest: Claim, received: Tensors, confi
         factor = -1.0 if attack is Attack.SIGN_FLIP else SCALE
         moved = {name: _moved(name, array, received[name], factor) for name, array in honest.tensors.items()}
         return Claim(moved, honest.num_samples, honest.reliability)
+    if phase == types.PHASE_STUDENT and attack is Attack.RANDOM_UPDATE:
+        noisy = _with_noise(honest.tensors, received)
+        return Claim(noisy, honest.num_samples, honest.reliability)
     if phase == types.PHASE_RESIDUALS and attack is Attack.CONSTANT_RESIDUAL:
         loud = np.full_like(honest.tensors["residuals"], -config.residual_clip / config.residual_temperature)
         loud[:, 0] *= -1.0
@@ -81,6 +87,19 @@ def tampered(attack: Attack, phase: int, honest: Claim, received: Tensors, confi
             tensors = {name: array * np.float32(SCALE) for name, array in tensors.items()}
         return Claim(tensors, int(SCALE) * honest.num_samples, 1.0)
     return honest
+
+
+def _with_noise(trained: Tensors, received: Tensors) -> Tensors:
+    """Noise in the update's place; the same whenever the same student is trained."""
+    rng = np.random.default_rng(zlib.crc32(b"".join(array.tobytes() for array in trained.values())))
+    found = {}
+    for name, array in trained.items():
+        noise = rng.standard_normal(array.shape)
+        length = float(np.linalg.norm(array.astype(np.float64) - received[name]))
+        length /= max(float(np.linalg.norm(noise)), 1e-12)
+        random = (received[name] + length * noise).astype(array.dtype)
+        found[name] = _moved(name, random, received[name], 1.0) if array.dtype == np.float32 else array
+    return found
 
 
 def _moved(name: str, array: NDArray[Any], start: NDArray[Any], factor: float) -> NDArray[Any]:

@@ -51,6 +51,16 @@ def test_updates_are_turned_round_or_made_ten_times_as_long() -> None:
     assert (flipped.num_samples, flipped.reliability) == (7, 0.5)
 
 
+def test_a_random_update_is_noise_as_long_as_the_honest_one() -> None:
+    claim = student_under(Attack.RANDOM_UPDATE)
+    assert np.linalg.norm(claim.tensors["w"] - RECEIVED["w"]) == pytest.approx(np.sqrt(2.0), rel=1e-6)
+    assert not np.allclose(claim.tensors["w"], TRAINED["w"])
+    assert claim.tensors["n.running_var"].item() >= 0.1
+    assert claim.tensors["n.steps"].item() == 5
+    again = student_under(Attack.RANDOM_UPDATE)
+    assert claim.tensors["w"].tobytes() == again.tensors["w"].tobytes()
+
+
 def test_a_constant_residual_says_class_0_as_loudly_as_clipping_allows() -> None:
     honest = Claim({"residuals": np.zeros((2, 3), np.float32)}, 7, 0.5)
     claim = tampered(Attack.CONSTANT_RESIDUAL, RESIDUALS, honest, {}, RunConfig())
