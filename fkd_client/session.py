@@ -160,14 +160,17 @@ class Session:
 
     # -- the session's life -----------------------------------------------------------------------
 
-    def register(self) -> RunInfo:
+    def register(self, *, relay: bool = False) -> RunInfo:
         """Open the session and learn about the run; waits for the coordinator as long as patience lasts.
+
+        Args:
+            relay: Whether what is sent are sums over clients of the caller's own.
 
         Raises:
             RefusedError: The coordinator's description of the run is not consistent or not understood.
             UnreachableError: No coordinator answered.
         """
-        request = pb.RegisterRequest(protocol_version=PROTOCOL_VERSION, client_name=self.name)
+        request = pb.RegisterRequest(protocol_version=PROTOCOL_VERSION, client_name=self.name, relay=relay)
         told = self.call("Register", request, pb.RegisterResponse, phase=types.PHASE_SETUP)
         self._token = told.session
         run = run_info(told)

@@ -40,9 +40,12 @@ class Attendance:
                 alive=client.ready,  # who had not asked for work is not waited for; any call brings it back
                 ready=client.ready,
                 contributed=client.contributed,
+                relay=client.relay,
             )
 
-    def register(self, name: str, session: bytes, now: float, awaited: Collection[str] = ()) -> None:
+    def register(
+        self, name: str, session: bytes, now: float, awaited: Collection[str] = (), *, relay: bool = False
+    ) -> None:
         """Open a session; it supersedes an older one of the same client.
 
         Args:
@@ -50,19 +53,27 @@ class Attendance:
             session: Its token.
             now: The time.
             awaited: Clients that must not be forgotten to make room.
+            relay: Whether it sends sums over clients of its own.
 
         Raises:
-            RefusedError: The run knows too many clients.
+            RefusedError: The run knows too many clients, or the client as a relay and it is none now, or the reverse.
         """
         again = name in self.clients
+        if again and self.clients[name].contributed and self.clients[name].relay != relay:
+            was, comes = ("relay", "site") if self.clients[name].relay else ("site", "relay")
+            raise RefusedError(
+                f"{name} has taken part in this run as a {was} and comes back as a {comes}: give the {comes} another "
+                "name",
+                reason="ANOTHER_KIND",
+            )
         if not again and len(self.clients) >= MAX_CLIENTS:
             self._make_room(awaited)
-        self._journal.client_joined(name, session)
+        self._journal.client_joined(name, session, relay)
         if again:
             self._sessions.pop(self.clients[name].session)
         self._sessions[session] = name
         contributed = again and self.clients[name].contributed
-        self.clients[name] = ClientRecord(name, session, now, contributed=contributed)
+        self.clients[name] = ClientRecord(name, session, now, contributed=contributed, relay=relay)
         self._emit(Event("client_joined", {"client": name, "again": again, "live": len(self.live())}))
 
     def client_of(self, session: bytes) -> ClientRecord:

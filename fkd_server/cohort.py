@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from fkd_common.config import RunConfig
 from fkd_server.method.federated_method import FederatedMethod, Participants, PhasePlan
-from fkd_server.run_state import Position
+from fkd_server.run_state import PhaseAtWork, Position
 
 
 def sample_cohort(config: RunConfig, ready: Sequence[str], round_number: int) -> tuple[str, ...]:
@@ -46,6 +46,26 @@ def asked_in(plan: PhasePlan, at: Position, ready: Sequence[str], method: Federa
     if plan.participants is Participants.CHOSEN:
         return method.chosen(plan.phase)
     return at.cohort  # as sampled: a member that is away may be back before the deadline
+
+
+def stand_ins_for(
+    plan: PhasePlan, work: PhaseAtWork, counting: Collection[str], ready: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Who can be asked in place of participants without result.
+
+    Args:
+        plan: The open phase.
+        work: The same, at work.
+        counting: Participants whose upload can enter the result.
+        ready: Names of the clients that can be asked, sorted.
+
+    Returns:
+        The participants without result, and as many of the others, or fewer; each sorted.
+    """
+    absent = sorted(set(work.participants) - set(counting))
+    if plan.participants is Participants.CHOSEN:
+        return absent, []  # nobody else can do it
+    return absent, [name for name in ready if name not in work.participants][: len(absent)]
 
 
 def quorum_of(config: RunConfig, clients: int) -> int:

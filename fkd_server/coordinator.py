@@ -10,7 +10,7 @@ memory after, so that a coordinator that dies, or whose disk refuses, goes on fr
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from fkd_common.choices import MissedQuorum
@@ -19,15 +19,15 @@ from fkd_common.errors import ConflictError, DamagedFileError, FkdError, MethodE
 from fkd_common.failpoints import during, failpoint
 from fkd_common.ledger import PHASE_NAMES
 from fkd_server.attendance import Attendance
-from fkd_server.cohort import asked_in, quorum_of, sample_cohort
+from fkd_server.cohort import asked_in, quorum_of, sample_cohort, stand_ins_for
 from fkd_server.method.federated_method import (
     BelowQuorum,
     FederatedMethod,
     Json,
-    Participants,
     PhasePlan,
     UploadContent,
 )
+from fkd_server.pace import AtOnce, Go, Pace, Turn
 from fkd_server.run_state import (
     AssignedTask,
     ClosedPhase,
@@ -43,7 +43,8 @@ from fkd_server.run_state import (
     RunOver,
     RunState,
 )
-from fkd_server.waiting import missed_quorum, waiting_for
+from fkd_server.standing import Standing
+from fkd_server.waiting import missed_quorum
 
 RETRY_S = 0.4
 """A phase whose closing the disk refused is not folded again before this."""
@@ -55,7 +56,7 @@ WAITING = "waiting"
 """What a client does that polls for a task."""
 
 
-class Coordinator:
+class Coordinator(Standing):
     """Drives one run of a federated method over the clients that come."""
 
     def __init__(
@@ -65,6 +66,7 @@ class Coordinator:
         journal: Journal,
         on_event: Callable[[Event], None],
         stopwatch: Callable[[], float] = lambda: 0.0,
+        pace: Pace | None = None,
     ) -> None:
         """Start before the first round.
 
@@ -74,11 +76,13 @@ class Coordinator:
             journal: Makes every step durable.
             on_event: Told of everything that happens.
             stopwatch: Seconds, to say how long folding takes; decides nothing.
+            pace: Says when phases open; without one they open one after another.
         """
-        self.config = config
-        self.attendance = Attendance(config.heartbeat_limit_s, journal, on_event)
-        self.open: OpenPhase | None = None
-        self._at = Position()
+        super().__init__(
+            config,
+            Attendance(config.heartbeat_limit_s, journal, on_event),
+            AtOnce() if pace is None else pace,
+        )
         self._method = method
         self._journal = journal
         self._emit = on_event
@@ -88,7 +92,7 @@ class Coordinator:
         self._looked_at: float | None = None
         """When time was last let pass; None if something has happened since."""
         self._held_since: float | None = None
-        """Since when a pause has kept the round's next phase from opening."""
+        """Since when a pause, or the pace, has kept the round's next phase from opening."""
 
     def resume(
         self,
@@ -121,11 +125,11 @@ class Coordinator:
 
     # -- commands ---------------------------------------------------------------------------------
 
-    def register(self, name: str, session: bytes, now: float) -> None:
+    def register(self, name: str, session: bytes, now: float, *, relay: bool = False) -> None:
         """Open a session; it supersedes an older one of the same client."""
         if self.over:
             raise RefusedError(f"the run is over: {self.detail}", reason="RUN_OVER")
-        self.attendance.register(name, session, now, self.participants)
+        self.attendance.register(name, session, now, self.participants, relay=relay)
 
     def next_task(
         self, session: bytes, now: float, *, told_why: bool = True
@@ -146,15 +150,11 @@ class Coordinator:
         if (over := self.outcome()) is not None:
             return over
         phase = self.open
-        if phase is None or not (client.name in self.participants and self._may_answer(client.name, phase)):
+        if phase is None or not (client.name in self.participants and self.may_answer(client.name, phase)):
             return MustWait(self.waiting_for(now) if told_why else "")
         return AssignedTask(
             phase.key, max(0.0, phase.deadline - now), self._method.task(phase.key.phase, client.name)
         )
-
-    def is_open(self, key: PhaseKey) -> bool:
-        """Whether uploads for this key can still count."""
-        return self.open is not None and self.open.key == key
 
     def check_current(self, session: bytes, key: PhaseKey, digest: str) -> Receipt | None:
         """Whether an upload may be looked at; the first receipt if it was accepted before.
@@ -250,65 +250,6 @@ class Coordinator:
             self.open.deadline += seconds
         self._emit(Event("was_asleep", {"seconds": round(seconds, 1)}))
 
-    # -- questions --------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> RunState:
-        """Whether the run gathers clients, runs or has ended."""
-        return self._at.state
-
-    @property
-    def detail(self) -> str:
-        """How the run ended."""
-        return self._at.detail
-
-    @property
-    def round(self) -> int:
-        """The round at work; -1 before the first."""
-        return self._at.round
-
-    @property
-    def paused_by(self) -> str:
-        """The operator that paused the run; empty if nobody has."""
-        return self._at.paused_by
-
-    @property
-    def participants(self) -> tuple[str, ...]:
-        """Who is asked in the open phase."""
-        return self._at.open.participants if self._at.open is not None else ()
-
-    @property
-    def over(self) -> bool:
-        """Whether the run has ended."""
-        return self.state in (RunState.COMPLETED, RunState.ABORTED)
-
-    def outcome(self) -> RunOver | None:
-        """How the run ended, if it has."""
-        return RunOver(self.state is RunState.COMPLETED, self.detail) if self.over else None
-
-    def needed(self) -> int:
-        """Ready clients a round needs: all of min_clients to start, a quorum of them to go on."""
-        if self.state is RunState.GATHERING:
-            return self.config.min_clients
-        return quorum_of(self.config, self.config.min_clients)
-
-    def pending(self, phase: OpenPhase) -> list[str]:
-        """Participants that may still answer: not in, not failed, not silent."""
-        return list(self._pending(phase))
-
-    def _pending(self, phase: OpenPhase) -> Iterator[str]:
-        return (name for name in self.participants if self._may_answer(name, phase))
-
-    def _may_answer(self, name: str, phase: OpenPhase) -> bool:
-        return name not in phase.uploads and name not in phase.failed and self.attendance.is_alive(name)
-
-    def _is_awaited(self, phase: OpenPhase) -> bool:
-        return any(True for _ in self._pending(phase))
-
-    def waiting_for(self, now: float) -> str:
-        """For a person: who or what the run waits for."""
-        return waiting_for(self, now)
-
     # -- the machine ------------------------------------------------------------------------------
 
     def _move(
@@ -338,35 +279,56 @@ class Coordinator:
         if self.open is not None:
             return self._close_if_due(self.open, now)
         if at.to_come:
-            if at.paused_by:
-                self._held_since = now if self._held_since is None else self._held_since
-                return False
-            if self._held_since is not None:  # a pause is no time of the round's
-                self._round_opened += now - self._held_since
-                self._held_since = None
-            to, opens = self._opening(at, now)
-            self._move(to, opens=opens)
-            self._tell_opened(opens)
-            return True
+            return self._go_on(at, now)
         if at.state is RunState.RUNNING and at.round >= self.config.rounds:
+            if not self.pace.may_end():
+                return False
             detail = f"all {self.config.rounds} rounds done"
             self._move(replace(at, state=RunState.COMPLETED, detail=detail, paused_by=""))
             self._emit(Event("run_completed", {"rounds": self.config.rounds}))
             return True
         return not at.paused_by and self._open_round(now)
 
+    def _turn(self, at: Position) -> Turn:
+        """Whether it is the turn of the first of the phases to come."""
+        return self.pace.turn(PhaseKey(at.round, at.to_come[0]))
+
+    def _go_on(self, at: Position, now: float) -> bool:
+        """Open the round's next phase, or pass it over, when it may."""
+        turn = self._turn(at)
+        if at.paused_by or turn.go is Go.WAIT:
+            self._held_since = now if self._held_since is None else self._held_since
+            return False
+        if self._held_since is not None:  # a pause is no time of the round's
+            self._round_opened += now - self._held_since
+            self._held_since = None
+        self._step(replace(at, to_come=at.to_come[1:]) if turn.go is Go.SKIP else at, now)
+        return True
+
     def _open_round(self, now: float) -> bool:
+        number, turn = self.round + 1, Turn()
+        to_come = tuple(plan.phase for plan in self._method.phases(number))
+        while to_come and (turn := self.pace.turn(PhaseKey(number, to_come[0]))).go is Go.SKIP:
+            to_come = to_come[1:]
+        if turn.go is Go.WAIT:
+            return False
+        if turn.go is Go.SKIP:  # all of it
+            self._move(replace(self._at, state=RunState.RUNNING, round=number, cohort=()))
+            return True
         ready, needed = self.attendance.ready(), self.needed()
         if len(ready) < needed:
             self._gathering_since = now if self._gathering_since is None else self._gathering_since
             waited = now - self._gathering_since
-            # Before the first round there is nothing to lose by waiting; later, the run's result is at stake.
-            if self.state is RunState.RUNNING and waited > self.config.phase_deadline_s:
+            # Before the first round there is nothing to lose by waiting; later, the run's result is at stake. Who
+            # sets the pace goes on without this run.
+            if (
+                self.state is RunState.RUNNING
+                and waited > self.config.phase_deadline_s
+                and turn.until is None
+            ):
                 self.abort(f"only {len(ready)} of {needed} clients came back within {waited:.0f} s")
             return False
         self._gathering_since = None
-        number = self.round + 1
-        to_come = tuple(plan.phase for plan in self._method.phases(number))
         cohort = sample_cohort(self.config, ready, number) if to_come else ()
         record: dict[str, Json] = {"round": number, "clients": ready, "cohort": cohort, "phases": {}}
         at = replace(self._at, state=RunState.RUNNING, round=number, cohort=cohort, to_come=to_come)
@@ -409,8 +371,16 @@ class Coordinator:
         return self._at.open
 
     def _close_if_due(self, phase: OpenPhase, now: float) -> bool:
+        if now < phase.retry_at:
+            return False
+        turn = self.pace.turn(phase.key)
+        if turn.go is Go.SKIP:
+            self._end_phase(phase, now, {"skipped": turn.reason})
+            return True
+        if turn.until is not None:
+            phase.deadline = min(phase.deadline, turn.until)
         due = now >= phase.deadline
-        if now < phase.retry_at or (not due and self._is_awaited(phase)):
+        if not due and self.is_awaited(phase):
             return False
         work = self._at_work()
         enough = len(phase.uploads) >= work.quorum
@@ -442,11 +412,8 @@ class Coordinator:
 
     def _call_stand_ins(self, phase: OpenPhase) -> bool:
         """Ask ready clients outside the cohort in place of participants without result; False if there are none."""
-        if phase.plan.participants is Participants.CHOSEN:
-            return False  # nobody else can do it
         work = self._at_work()
-        absent = sorted(set(work.participants) - set(self._counting(phase)))
-        stand_ins = [name for name in self.attendance.ready() if name not in work.participants][: len(absent)]
+        absent, stand_ins = stand_ins_for(phase.plan, work, self._counting(phase), self.attendance.ready())
         if not stand_ins:
             return False
         participants = tuple(sorted((*work.participants, *stand_ins)))
@@ -503,15 +470,20 @@ class Coordinator:
         }
         phases = {**self._at.record["phases"], PHASE_NAMES[phase.key.phase]: summary}
         to = replace(self._at, open=None, record={**self._at.record, "phases": phases})
+        self._step(to, now, ClosedPhase(phase.key, summary))
+
+    def _step(self, to: Position, now: float, closed: ClosedPhase | None = None) -> None:
+        """Make a step, and with it what follows at once: the next phase, or the end of the round."""
         opens, record = None, None
         if not to.to_come:
             record = {**to.record, "seconds": round(now - self._round_opened, 3)}
             to = replace(to, record={})
-        elif not to.paused_by:
+        elif not to.paused_by and self._turn(to).go is Go.OPEN:
             to, opens = self._opening(to, now)
-        self._move(to, opens=opens, closed=ClosedPhase(phase.key, summary), round_record=record)
-        self._emit(Event("phase_closed", {**self._place(phase.key), **summary}))
-        failpoint("phase.closed")
+        self._move(to, opens=opens, closed=closed, round_record=record)
+        if closed is not None:
+            self._emit(Event("phase_closed", {**self._place(closed.key), **closed.summary}))
+            failpoint("phase.closed")
         if record is not None:
             self._emit(Event("round_closed", record))
         if opens is not None:

@@ -45,7 +45,7 @@ class Overview:
         self._chronicle = chronicle
         self._store = store
         self._version = version("fkd")
-        self._config_sha256, self._started = service.look(lambda run, now: (run.config.sha256(), now))
+        self._started = service.look(lambda run, now: now)
         num_classes = len(service.identity.classes)
         layer = 4 * (embedding_dim + 1) * num_classes
         self._full_model_bytes = service.identity.artifacts["extractor"].size + layer
@@ -55,7 +55,7 @@ class Overview:
         history, identity = self._chronicle.history, self._service.identity
         answer = self._service.look(self._where_it_stands)
         answer.run_id, answer.version = identity.run_id, self._version
-        answer.config_sha256 = self._config_sha256
+        answer.config_sha256 = self._service.config_sha256
         answer.classes.extend(identity.classes)
         answer.rounds_done = history.count()
         if (scored := history.last_scored()) is not None:
@@ -123,6 +123,7 @@ class Overview:
             serving_s=now - self._started,
             deadline_s=max(0.0, phase.deadline - now) if phase is not None else None,
             min_clients=coordinator.config.min_clients,
+            upstream=coordinator.pace.upstream,
             participants=coordinator.participants,
             answered=sorted(phase.uploads) if phase is not None else (),
             clients=[

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,10 +130,23 @@ class Preparation:
         """For a person: what is being done, and how far it is."""
         self._cancelled = threading.Event()
         self._child: subprocess.Popen[str] | None = None
+        self._on_cancel: Callable[[], None] = lambda: None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it is to end."""
+        return self._cancelled.is_set()
+
+    def on_cancel(self, end: Callable[[], None]) -> None:
+        """What ends the wait that is at work now."""
+        self._on_cancel = end
+        if self.cancelled:
+            end()
 
     def cancel(self) -> None:
         """End the child, or let it end as soon as it starts."""
         self._cancelled.set()
+        self._on_cancel()
         if self._child is not None:
             self._child.terminate()
 

@@ -23,6 +23,7 @@ from fkd_server.method.exchange import Exchange, ExchangeRules
 from fkd_server.method.federated_method import FederatedMethod, Json
 from fkd_server.method.fkd_rtm import method_for
 from fkd_server.overview import Overview
+from fkd_server.pace import AtOnce, Pace
 from fkd_server.prepare import Preparation, load_prepared, prepare_in_child
 from fkd_server.published_files import PublishedFiles
 from fkd_server.recorder import Recorder
@@ -59,6 +60,28 @@ class EvaluatorMaker(Protocol):
         ...
 
 
+class Link(Protocol):
+    """Carries a run along with another coordinator's."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def close(self) -> None:
+        """Say goodbye and end."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What differs between a run of its own and one that follows another coordinator's."""
+
+    method: FederatedMethod
+    rules: UploadRules
+    config: RunConfig
+    """How clients are asked: the run's configuration, or that with keys of this coordinator's own."""
+    pace: Pace
+    evaluator: EvaluatorMaker | None = None
+
+
 @dataclass
 class Run:
     """A run ready to be served."""
@@ -75,6 +98,8 @@ class Run:
     overview: Overview
     admin: Admin
     started: float
+    link: Link | None = None
+    """To the coordinator whose run this one is part of."""
 
     def finish(self) -> Mapping[str, Json]:
         """Wait for evaluations, write the model, the ledger and the summary; returns the summary.
@@ -127,6 +152,8 @@ class Run:
 
         Models that are not scored yet are scored then.
         """
+        if self.link is not None:
+            self.link.close()
         if self.evaluator is not None:
             self.evaluator.kill()
         with contextlib.suppress(OSError):
@@ -174,12 +201,16 @@ def assemble(
             described = began
             check_same(described, settings)
             put_back_setup(described, store.blobs, settings.prepared, folder.path / "prepared")
-        run = _wire(settings, described, folder, store, cache, evaluator)
+        setup = {described.extractor.sha256: "the extractor", described.anchors.sha256: "the anchors"}
+        check_blobs(folder.path, store.blobs, setup)
+        method, rules = _method_of(settings.run_config(), described, store)
+        wiring = Wiring(method, rules, settings.run_config(), AtOnce(), evaluator)
+        run = wire(settings, described, folder, store, cache, wiring)
         if began is None:
             store.begin(described, Position(method=run.method.snapshot()))
         folder.write_config(run.config, described.classes)
         if began is not None:
-            _resume(run)
+            resume_run(run)
         return run
     except BaseException:
         if run is not None and run.evaluator is not None:
@@ -235,27 +266,33 @@ def _prepare(
     )
 
 
-def _wire(
+def wire(
     settings: ServerSettings,
     began: RunDescription,
     folder: RunFolder,
     store: RunStore,
     cache: Path,
-    make_evaluator: EvaluatorMaker,
+    wiring: Wiring,
 ) -> Run:
-    """Connect the parts; nothing runs yet."""
-    setup = {began.extractor.sha256: "the extractor", began.anchors.sha256: "the anchors"}
-    check_blobs(folder.path, store.blobs, setup)
-    config, run_id = settings.run_config(), began.run_id
-    method, rules = _method_of(config, began, store)
+    """Connect the parts; nothing runs yet.
+
+    Args:
+        settings: What to run.
+        began: What the run was started with.
+        folder: Its folder.
+        store: Its state.
+        cache: Folder of cached embeddings.
+        wiring: Its method, and how it is driven.
+    """
+    method, run_id = wiring.method, began.run_id
     recorder = Recorder(run_id, folder, method, store, folder.path / "evaluations")
-    coordinator = Coordinator(config, method, store, recorder.on_event, time.perf_counter)
+    coordinator = Coordinator(wiring.config, method, store, recorder.on_event, time.perf_counter, wiring.pace)
     identity = RunIdentity(run_id, began.classes, {"extractor": began.extractor, "anchors": began.anchors})
     spool = UploadSpool(folder.path / "spool", settings.upload_ttl_s)
-    service = CoordinatorService(identity, coordinator, method, rules, store, spool, time.monotonic)
+    service = CoordinatorService(identity, coordinator, method, wiring.rules, store, spool, time.monotonic)
     evaluator = None
-    if settings.test is not None and not folder.finished:
-        evaluator = make_evaluator(
+    if settings.test is not None and wiring.evaluator is not None and not folder.finished:
+        evaluator = wiring.evaluator(
             settings.test,
             store.blobs.path(began.extractor.sha256),
             began.extractor.sha256,
@@ -268,7 +305,7 @@ def _wire(
     files = PublishedFiles(folder.path / MODEL, recorder.chronicle, began.extractor, store.blobs)
     return Run(
         run_id,
-        config,
+        method.config,
         folder,
         method,
         coordinator,
@@ -315,7 +352,7 @@ def _method_of(
     return exchange, ExchangeRules.of_exchange(exchange)
 
 
-def _resume(run: Run) -> None:
+def resume_run(run: Run) -> None:
     """Take up the run where its last durable step left it.
 
     Raises:

@@ -122,6 +122,8 @@ class KnownClient:
     """Whether it has asked for a task."""
     contributed: bool = False
     """Whether an upload of it has ever been accepted."""
+    relay: bool = False
+    """Whether it sends sums over clients of its own."""
 
 
 class Journal(Protocol):
@@ -130,7 +132,7 @@ class Journal(Protocol):
     Every method raises OSError when the disk does not take it; then nothing has changed.
     """
 
-    def client_joined(self, name: str, session: bytes) -> None:
+    def client_joined(self, name: str, session: bytes, relay: bool) -> None:
         """A session begins; the client's earlier one ends."""
 
     def client_away(self, name: str) -> None:
@@ -179,6 +181,8 @@ class ClientRecord:
     ready: bool = False
     contributed: bool = False
     """Whether an upload of it has ever been accepted."""
+    relay: bool = False
+    """Whether it sends sums over clients of its own."""
     activity: str = ""
     progress: float = 0.0
 

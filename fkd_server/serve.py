@@ -69,10 +69,12 @@ async def _serve(settings: ServerSettings, heap: Heap) -> int:
             **where,
             run=run.run_id,
             folder=str(run.folder.path),
-            clients_needed=run.config.min_clients,
+            clients_needed=run.coordinator.config.min_clients,
             config=run.config.sha256()[:12],
         )
         run.recorder.chronicle.events.add("serving", where)
+        if run.link is not None:
+            run.link.start()
         manager.ready()
         return await _Serving(settings, run, ports.main, manager, stop).to_the_end()
     finally:
@@ -111,7 +113,7 @@ async def _assemble_unless(
     because its port answers, and it may take many minutes more.
     """
     loop = asyncio.get_running_loop()
-    assembling = loop.run_in_executor(None, assemble, settings, cache_folder() / "embeddings", preparation)
+    assembling = loop.run_in_executor(None, _assemble, settings, preparation)
     while not assembling.done() and not stop.is_set():
         await asyncio.wait([assembling], timeout=TICK_S)
         if preparation.activity:
@@ -127,6 +129,17 @@ async def _assemble_unless(
         run = await assembling
         run.close()
     return None
+
+
+def _assemble(settings: ServerSettings, preparation: Preparation) -> Run:
+    """The run: of its own, or one that follows another coordinator's."""
+    cache = cache_folder() / "embeddings"
+    if settings.upstream is None:
+        settings.check_no_relay()
+        return assemble(settings, cache, preparation)
+    from fkd_relay.start import assemble_relay  # the client's half of the protocol: only a relay speaks it
+
+    return assemble_relay(settings, cache, preparation)
 
 
 async def say_alive(server: GrpcServer, manager: ServiceManager) -> None:

@@ -93,10 +93,7 @@ class CoordinatorService:
         self.identity = identity
         self._coordinator = coordinator
         # Once: they do not change, and every poll of every client needs the hash.
-        self._config_json, self._config_sha256 = (
-            coordinator.config.canonical_json(),
-            coordinator.config.sha256(),
-        )
+        self._config_json, self.config_sha256 = method.config.canonical_json(), method.config.sha256()
         self._method = method
         self._submissions = Submissions(method, rules, store, spool)
         self._store = store
@@ -322,12 +319,12 @@ class CoordinatorService:
             )
         call.client = check_client_name(peer.name or request.client_name)
         session = self._run_tag + secrets.token_bytes(12)
-        self._coordinator.register(call.client, session, self._clock())
+        self._coordinator.register(call.client, session, self._clock(), relay=request.relay)
         return pb.RegisterResponse(
             session=session,
             run_id=self.identity.run_id,
             config_json=self._config_json,
-            config_sha256=self._config_sha256,
+            config_sha256=self.config_sha256,
             classes=self.identity.classes,
             artifacts=[artifact_ref(name, item) for name, item in self.identity.artifacts.items()],
             max_chunk_bytes=MAX_CHUNK_BYTES,
@@ -335,7 +332,7 @@ class CoordinatorService:
 
     def _next_task(self, request: pb.NextTaskRequest, *, told_why: bool) -> pb.NextTaskResponse:
         answer = self._coordinator.next_task(request.session, self._clock(), told_why=told_why)
-        return next_task_response(answer, self.identity.run_id, self._config_sha256)
+        return next_task_response(answer, self.identity.run_id, self.config_sha256)
 
     def _heartbeat(self, request: pb.HeartbeatRequest, key: PhaseKey) -> pb.HeartbeatResponse:
         self._coordinator.attendance.seen(

@@ -39,6 +39,18 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """@FILE with a word that whoever wants to see the page or the metrics must show; needed beyond this machine."""
     insecure: bool = False
     """Accept plain text beyond loopback: only inside a network you trust."""
+    upstream: str | None = None
+    """Be a relay: take part in the run of the coordinator at HOST:PORT, as one client, with sums over one's own."""
+    upstream_name: str | None = None
+    """The relay's id in the upstream run (default: the certificate's)."""
+    upstream_tls: Path | None = None
+    """Folder with ca.pem, cert.pem and key.pem for --upstream: connect with mutual TLS, as whom it names."""
+    upstream_join: SecretStr | None = None
+    """@FILE with a token from the upstream coordinator: get the certificate for --upstream-tls, unless there is one."""
+    upstream_join_port: int | None = Field(None, ge=1, le=65535)
+    """The upstream coordinator's port for --upstream-join (default: the one after --upstream's)."""
+    upstream_insecure: bool = False
+    """Reach an upstream coordinator beyond this machine in plain text: only inside a network you trust."""
     extractor: str = "resnet18"
     """`resnet18` (torchvision's ImageNet weights), `pretrain`, or a .safetensors file with its JSON."""
     anchors: Path | None = None
@@ -87,6 +99,21 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
             raise UsageError(
                 f"{flag} {host} would serve plain text beyond this machine: give --tls FOLDER (made by "
                 "`fkd-server certs init`), tunnel to 127.0.0.1 instead, or say --insecure inside a network you trust"
+            )
+
+    def check_no_relay(self) -> None:
+        """Refuse a relay's flags where there is no relay.
+
+        Raises:
+            UsageError: Naming them.
+        """
+        names = ("name", "tls", "join", "join_port", "insecure")
+        given = [
+            f"--upstream-{name.replace('_', '-')}" for name in names if getattr(self, f"upstream_{name}")
+        ]
+        if given:
+            raise UsageError(
+                f"{', '.join(given)}: only with --upstream HOST:PORT, the coordinator to relay to"
             )
 
     def run_config(self) -> RunConfig:

@@ -59,6 +59,7 @@ _MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE ledger (client TEXT, round INTEGER, phase TEXT, {_COUNTS}, PRIMARY KEY (client, round, phase));
     """,
     "",  # a position may be paused: a release that does not know it would go on
+    "ALTER TABLE clients ADD COLUMN relay INTEGER NOT NULL DEFAULT 0",
 )
 """What brings a database from each schema version to the next; its version is how many have been applied.
 
@@ -164,13 +165,10 @@ class RunStore:
     def clients(self) -> list[KnownClient]:
         """Everyone who ever registered, by name."""
         rows = self._database.execute(
-            "SELECT name, session, ready, EXISTS (SELECT 1 FROM uploads WHERE client = name) "
+            "SELECT name, session, ready, EXISTS (SELECT 1 FROM uploads WHERE client = name), relay "
             "FROM clients ORDER BY name"
         )
-        return [
-            KnownClient(name, session, bool(ready), bool(contributed))
-            for name, session, ready, contributed in rows
-        ]
+        return [KnownClient(name, session, *map(bool, flags)) for name, session, *flags in rows]
 
     def uploads_for(self, key: PhaseKey) -> dict[str, UploadContent]:
         """Accepted uploads of a phase, by client."""
@@ -191,10 +189,17 @@ class RunStore:
 
     def num_samples(self, client: str) -> int | None:
         """n_k of a client's first upload, if it has made one."""
+        found: int | None = self._of_client("num_samples", client)
+        return found
+
+    def is_relay(self, client: str) -> bool:
+        """Whether a client has registered as one that sends sums over clients of its own."""
+        return bool(self._of_client("relay", client))
+
+    def _of_client(self, column: str, client: str) -> Any:
+        """A column of a client's row; None where there is none."""
         with self._lock:
-            row = self._database.execute(
-                "SELECT num_samples FROM clients WHERE name = ?", (client,)
-            ).fetchone()
+            row = self._database.execute(f"SELECT {column} FROM clients WHERE name = ?", (client,)).fetchone()  # noqa: S608
         return row[0] if row else None
 
     def uploads_by_client(self) -> dict[str, int]:
@@ -202,6 +207,14 @@ class RunStore:
         with self._lock:
             rows = self._database.execute("SELECT client, COUNT(*) FROM uploads GROUP BY client")
             return dict(rows.fetchall())
+
+    def phase_summary(self, key: PhaseKey) -> dict[str, Any] | None:
+        """What the record says of a phase; None if it has not been closed."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT summary FROM phases WHERE round = ? AND phase = ?", astuple(key)
+            ).fetchone()
+        return json.loads(row[0]) if row else None
 
     def rounds(self) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
         """Records of the closed rounds, in order, each with its accuracies if they are known."""
@@ -218,13 +231,13 @@ class RunStore:
             database.execute("INSERT INTO run VALUES (1, ?, ?, 1)", values)
         self._epoch = 1
 
-    def client_joined(self, name: str, session: bytes) -> None:
+    def client_joined(self, name: str, session: bytes, relay: bool) -> None:
         """See :meth:`Journal.client_joined`."""
         with self._transaction("register") as database:
             database.execute(
-                "INSERT INTO clients (name, session, ready) VALUES (?, ?, 0) "
-                "ON CONFLICT (name) DO UPDATE SET session = excluded.session, ready = 0",
-                (name, session),
+                "INSERT INTO clients (name, session, ready, relay) VALUES (?, ?, 0, ?) ON CONFLICT (name) "
+                "DO UPDATE SET session = excluded.session, ready = 0, relay = excluded.relay",
+                (name, session, relay),
             )
 
     def client_away(self, name: str) -> None:

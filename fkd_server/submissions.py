@@ -90,7 +90,7 @@ class Submissions:
             correct = {vote.candidate: vote.correct for vote in request.votes}
             if len(correct) != len(request.votes):
                 raise InvalidUploadError("a candidate was voted for twice", reason="WRONG_NAMES")
-            claimed = self._store.num_samples(call.client)
+            claimed = self._claimed(call.client)
             self._rules.check_votes(correct, request.num_validation, self._method.candidates(), claimed)
             return VoteUpload(correct, request.num_validation)
         if name == "SubmitSecure":
@@ -101,7 +101,10 @@ class Submissions:
         counts = tuple(request.class_counts) if name == "SubmitResiduals" else ()
         self._rules.check_counts(request.num_samples, reliability, counts, key.phase)
         self._check_constant(call.client, request.num_samples)
-        known = Background.of(self._method, key.round, key.phase, call.client, request.num_samples)
+        relay = self._store.is_relay(call.client)
+        known = Background.of(
+            self._method, key.round, key.phase, call.client, request.num_samples, relay=relay
+        )
         blob = self._upload(request.upload, key.phase, call)
         packed = decode(blob)
         tensors = self._rules.unpacked(key.phase, packed, known)
@@ -110,7 +113,7 @@ class Submissions:
             stored = self._store.uploads.put(blob, request.upload.sha256.hex())
         else:
             stored = self._store.uploads.put_tensors(tensors)
-        return TensorUpload(stored, request.num_samples, reliability, counts)
+        return TensorUpload(stored, request.num_samples, reliability, counts, relay)
 
     def _personal_score(self, request: pb.FinishTaskRequest, call: Call) -> VoteUpload | NoUpload:
         """How good the site's personal model is, where the run asks for it."""
@@ -120,7 +123,7 @@ class Submissions:
             raise InvalidUploadError("this run does not ask for personal scores", reason="NOT_ASKED")
         correct, claimed = (
             {PERSONAL_CANDIDATE: request.personal_correct},
-            self._store.num_samples(call.client),
+            self._claimed(call.client),
         )
         self._rules.check_votes(correct, request.num_validation, [PERSONAL_CANDIDATE], claimed)
         return VoteUpload(correct, request.num_validation)
@@ -149,9 +152,13 @@ class Submissions:
         else:
             check_blob_size(size, secure)
 
+    def _claimed(self, client: str) -> int | None:
+        """n_k as far as a client has said it, and is held to it: a relay's changes with its clients."""
+        return None if self._store.is_relay(client) else self._store.num_samples(client)
+
     def _check_constant(self, client: str, num_samples: int) -> None:
         """n_k may not change within a run: every weight and moment counts on it."""
-        first = self._store.num_samples(client)
+        first = self._claimed(client)
         if first not in (None, num_samples):
             raise RefusedError(
                 f"n_k was {first} and is now {num_samples}; it may not change", reason="SAMPLES_CHANGED"

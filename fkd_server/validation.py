@@ -42,12 +42,21 @@ class Background:
     """(p,) what the client's Σ z² cannot exceed, while gradients refine the pooled moments."""
     anchors: NDArray[np.float32] | None = None
     """(a, d) embeddings that a student has to answer for; without them it answers for one zero."""
+    sites: int = 1
+    """Most sites that the upload is a sum over: each may have added noise."""
     start: Tensors | None = None
     """W_t, from which the client's student was trained, where its difference travels."""
 
     @classmethod
     def of(
-        cls, method: FederatedMethod, round_number: int, phase: int, client: str, num_samples: int
+        cls,
+        method: FederatedMethod,
+        round_number: int,
+        phase: int,
+        client: str,
+        num_samples: int,
+        *,
+        relay: bool = False,
     ) -> Background:
         """What a method knows of a client while a phase is open."""
         if phase == types.PHASE_STUDENT:
@@ -60,7 +69,8 @@ class Background:
             return cls(round_number, num_samples, diagonal=method.gradient_bound())
         if phase != types.PHASE_MOMENTS or not isinstance(method, FkdRtm):
             return cls(round_number, num_samples)
-        return cls(round_number, num_samples, method.embedding_block(client), method.output_layer())
+        block, sites = method.embedding_block(client), max(1, num_samples) if relay else 1
+        return cls(round_number, num_samples, block, method.output_layer(), sites=sites)
 
 
 @dataclass(frozen=True)
@@ -170,7 +180,9 @@ class UploadRules:
         if known.embedding_block is not None:
             block = unpack_symmetric(known.embedding_block, block_size, None)
         A = unpack_symmetric(values, self._num_features(known.round), block)
-        flaw = moment_flaw(A, tensors["B"], known.num_samples, self.embedding_dim, self.config, known.output)
+        flaw = moment_flaw(
+            A, tensors["B"], known.num_samples, self.embedding_dim, self.config, known.output, known.sites
+        )
         if flaw is not None:
             raise InvalidUploadError(
                 f"moments no {known.num_samples} samples have: {flaw}", reason="IMPLAUSIBLE"

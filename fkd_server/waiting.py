@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING
 from fkd_server.run_state import MAX_DETAIL, OpenPhase
 
 if TYPE_CHECKING:
-    from fkd_server.coordinator import Coordinator
+    from fkd_server.standing import Standing
 
 LISTED = 20
 """Names in one sentence: every client that waits is sent it."""
 
 
-def waiting_for(run: Coordinator, now: float) -> str:
+def waiting_for(run: Standing, now: float) -> str:
     """Who or what a run waits for, or how it ended."""
     if run.over:
         return f"run {run.state.value}: {run.detail}"
+    elsewhere = run.pace.awaits()
     if run.open is not None:
         text = _for_answers(run, run.open, now)
+        text += f"; {elsewhere}" if elsewhere else ""
         return f"{text}; then paused by {run.paused_by}" if run.paused_by else text
     if run.paused_by:
         return f"paused by {run.paused_by}: goes on with `fkd-server resume`"
+    if elsewhere and len(run.attendance.ready()) >= run.needed():
+        return elsewhere
     return _for_clients(run)
 
 
-def _for_clients(run: Coordinator) -> str:
+def _for_clients(run: Standing) -> str:
     ready, needed = run.attendance.ready(), run.needed()
     of = f" of {needed}" if len(ready) <= needed else ""
     text = f"{len(ready)}{of} clients ready"
@@ -38,7 +42,7 @@ def _for_clients(run: Coordinator) -> str:
     return "; ".join([text, *busy[:LISTED]])
 
 
-def _for_answers(run: Coordinator, phase: OpenPhase, now: float) -> str:
+def _for_answers(run: Standing, phase: OpenPhase, now: float) -> str:
     pending = run.pending(phase)
     there = {*phase.uploads, *phase.failed, *pending}
     text = f"{phase.key}: {len(phase.uploads)} of {len(run.participants)} in"

@@ -77,7 +77,13 @@ def samples_per_class(
 
 
 def moment_flaw(
-    A: NDArray[np.float64], B: NDArray[Any], n: int, d: int, config: RunConfig, output: OutputLayer | None
+    A: NDArray[np.float64],
+    B: NDArray[Any],
+    n: int,
+    d: int,
+    config: RunConfig,
+    output: OutputLayer | None,
+    sites: int = 1,
 ) -> str | None:
     """The first thing about a client's moments that no n samples can produce, or None.
 
@@ -88,6 +94,7 @@ def moment_flaw(
         d: embedding dimension.
         config: the run configuration.
         output: the student's last layer, where z holds the last hidden layer.
+        sites: most sites that they are sums over; each may have added noise.
 
     Returns:
         A sentence: what was expected and what came.
@@ -95,7 +102,7 @@ def moment_flaw(
     if np.float32(A[-1, -1]) != np.float32(n):
         return f"the last entry of A is {A[-1, -1]:.6g}; expected n_k = {n}"
     if config.noise_multiplier > 0:
-        return _noised_flaw(A, B, n, config)
+        return _noised_flaw(A, B, n, config, sites)
     diagonal = A.diagonal()
     flaw = _diagonal_flaw(diagonal, n, d, config)
     if flaw is not None:
@@ -203,8 +210,10 @@ def _label_flaw(
     return None
 
 
-def _noised_flaw(A: NDArray[np.float64], B: NDArray[Any], n: int, config: RunConfig) -> str | None:
-    """Noise hides all structure: only magnitudes are left to check."""
+def _noised_flaw(
+    A: NDArray[np.float64], B: NDArray[Any], n: int, config: RunConfig, sites: int
+) -> str | None:
+    """Noise hides all structure: only magnitudes are left to check. Independent noise adds up as √K does."""
     assert config.feature_clip is not None
     assert config.target_clip is not None
     scale, longest = NoiseScale.of(config), longest_feature(config.feature_clip, config.moment_features)
@@ -212,7 +221,10 @@ def _noised_flaw(A: NDArray[np.float64], B: NDArray[Any], n: int, config: RunCon
         ("A", A, longest**2, scale.A),
         ("B", B, longest * config.target_clip, scale.B),
     ):
-        limit, largest = n * per_sample * (1 + _ROUNDING) + 10 * noise, float(np.abs(values).max())
+        limit, largest = (
+            n * per_sample * (1 + _ROUNDING) + 10 * noise * np.sqrt(sites),
+            float(np.abs(values).max()),
+        )
         if largest > limit:
             return f"{name} has a value of magnitude {largest:.3g}; clipping and noise allow {limit:.3g}"
     return None

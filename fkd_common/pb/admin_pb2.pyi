@@ -21,7 +21,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("run_id", "state", "round", "rounds", "phase", "waiting_for", "clients", "paused", "serving_s", "deadline_s", "min_clients", "classes", "participants", "answered", "rounds_done", "model", "bytes", "fedavg_bytes", "config_sha256", "version", "last_scored", "bytes_by_phase")
+    __slots__ = ("run_id", "state", "round", "rounds", "phase", "waiting_for", "clients", "paused", "serving_s", "deadline_s", "min_clients", "classes", "participants", "answered", "rounds_done", "model", "bytes", "fedavg_bytes", "config_sha256", "version", "last_scored", "bytes_by_phase", "upstream")
     class BytesByPhaseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class StatusResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LAST_SCORED_FIELD_NUMBER: _ClassVar[int]
     BYTES_BY_PHASE_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: str
     round: int
@@ -73,7 +74,8 @@ class StatusResponse(_message.Message):
     version: str
     last_scored: RoundStatus
     bytes_by_phase: _containers.MessageMap[str, ByteTotals]
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., waiting_for: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., paused: _Optional[bool] = ..., serving_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., min_clients: _Optional[int] = ..., classes: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., answered: _Optional[_Iterable[str]] = ..., rounds_done: _Optional[int] = ..., model: _Optional[_Union[PublishedModel, _Mapping]] = ..., bytes: _Optional[_Union[ByteTotals, _Mapping]] = ..., fedavg_bytes: _Optional[int] = ..., config_sha256: _Optional[str] = ..., version: _Optional[str] = ..., last_scored: _Optional[_Union[RoundStatus, _Mapping]] = ..., bytes_by_phase: _Optional[_Mapping[str, ByteTotals]] = ...) -> None: ...
+    upstream: str
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., phase: _Optional[str] = ..., waiting_for: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., paused: _Optional[bool] = ..., serving_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., min_clients: _Optional[int] = ..., classes: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., answered: _Optional[_Iterable[str]] = ..., rounds_done: _Optional[int] = ..., model: _Optional[_Union[PublishedModel, _Mapping]] = ..., bytes: _Optional[_Union[ByteTotals, _Mapping]] = ..., fedavg_bytes: _Optional[int] = ..., config_sha256: _Optional[str] = ..., version: _Optional[str] = ..., last_scored: _Optional[_Union[RoundStatus, _Mapping]] = ..., bytes_by_phase: _Optional[_Mapping[str, ByteTotals]] = ..., upstream: _Optional[str] = ...) -> None: ...
 
 class ClientStatus(_message.Message):
     __slots__ = ("name", "alive", "ready", "activity", "progress", "state", "last_seen_s", "uploads", "missed", "samples", "reliability", "weight", "bytes", "fedavg_bytes", "class_counts")

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("protocol_version", "client_name")
+    __slots__ = ("protocol_version", "client_name", "relay")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     client_name: str
-    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ...) -> None: ...
+    relay: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., relay: _Optional[bool] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("session", "run_id", "config_json", "config_sha256", "classes", "artifacts", "max_chunk_bytes")

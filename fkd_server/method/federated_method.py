@@ -70,6 +70,8 @@ class TensorUpload:
     num_samples: int
     reliability: float = 1.0
     class_counts: tuple[int, ...] = ()
+    relay: bool = False
+    """Whether it is the sum of several sites', who may be others the next time."""
 
 
 @dataclass(frozen=True)

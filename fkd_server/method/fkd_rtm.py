@@ -19,8 +19,8 @@ from fkd_common.choices import Correction, MomentFeatures
 from fkd_common.codecs.statistics import pack_statistics, unpack_statistics
 from fkd_common.codecs.student import pack_model, unpack_model
 from fkd_common.config import RunConfig
-from fkd_common.method.moment_checks import OutputLayer, samples_per_class
-from fkd_common.method.moments import make_definite, num_moment_features, solve, unpack_symmetric
+from fkd_common.method.moment_checks import OutputLayer
+from fkd_common.method.moments import make_definite, num_moment_features, solve
 from fkd_common.method.privacy import nearest_positive_semidefinite
 from fkd_common.method.refinement import REFINED, padded
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
@@ -49,6 +49,7 @@ from fkd_server.method.federated_method import (
     UploadContent,
     VoteUpload,
 )
+from fkd_server.method.moment_sums import MomentShape, MomentSums, sum_moments
 from fkd_server.method.personal_scores import personal_scores
 from fkd_server.method.refinement import AscentState, PooledMoments, Refinement
 from fkd_server.method.sum_state import SumState
@@ -328,39 +329,21 @@ class FkdRtm:
 
     def _solve_moments(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Sum the clients' moments and solve the pooled ridge problem for every strength."""
-        p, block_size = self.num_moment_features, self.embedding_dim + 1
-        block_length = block_size * (block_size + 1) // 2
-        rest = np.zeros(p * (p + 1) // 2 - block_length)
-        block, B = np.zeros(block_length), np.zeros((p, self.num_classes))
-        blocks = dict(self.state.embedding_blocks)
-        factors, counts = moment_factors(uploads, self.config), dict[str, Json]()
-        output = self._output_that_shows_labels()
-        for client, factor in factors.items():
-            tensors, n = read_upload(self._uploads, uploads[client]), uploads[client].num_samples
-            if output is not None:
-                shown = samples_per_class(
-                    tensors["A"], tensors["B"], n, self.embedding_dim, self.config.kappa, output
-                )
-                counts[client] = shown.tolist()
-            if client not in blocks:  # sent once, kept for the run
-                blocks[client] = self._blobs.put_tensors({"block": tensors["A"][rest.size :]})
-            kept = decode(self._blobs.read(blocks[client].sha256))["block"]
-            for total, part in ((rest, tensors["A"][: rest.size]), (block, kept), (B, tensors["B"])):
-                total += part if factor == 1.0 else part * np.float64(factor)
-        A = unpack_symmetric(rest, p, unpack_symmetric(block, block_size, None))
-        del rest, block
-        self.state = replace(self.state, embedding_blocks=blocks)
-        pooled = self._refinement.pooled(A, factors) if self.config.refinements else None
+        sums = self.sum_moments(uploads, self.config)
+        self.state = replace(self.state, embedding_blocks=sums.blocks)
+        A, B, record = sums.matrix(), sums.B, sums.record(uploads)
+        pooled = self._refinement.pooled(A, sums.factors) if self.config.refinements else None
+        del sums
         self.solve_pooled(A, B)
         if pooled is not None:
             self._begin_ascent(pooled)
-        return {
-            "pooled_samples": sum(uploads[name].num_samples for name in factors),
-            "features": p,
-            "dropped": sorted(set(uploads) - set(factors)),
-            "scaled": {name: factor for name, factor in factors.items() if factor != 1.0},
-            "class_counts": counts,
-        }
+        return record
+
+    def sum_moments(self, uploads: Mapping[str, TensorUpload], config: RunConfig) -> MomentSums:
+        """Σ A_k and Σ B_k of the uploads that may count; see :func:`sum_moments`."""
+        shape = MomentShape(self.num_moment_features, self.embedding_dim + 1, self.num_classes)
+        stores, output = (self._blobs, self._uploads), self._output_that_shows_labels()
+        return sum_moments(uploads, shape, self.state.embedding_blocks, stores, config, output)
 
     def _output_that_shows_labels(self) -> OutputLayer | None:
         """The student's last layer, if a client's moments tell how many samples of each class it has."""

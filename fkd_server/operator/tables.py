@@ -20,7 +20,8 @@ def status_view(status: pb.StatusResponse) -> RenderableType:
     """Where a run stands: a few lines, then its clients."""
     if status.state == "preparing":
         return Text(status.waiting_for)
-    lines = [_where(status), status.waiting_for]
+    relays = [f"a relay of the coordinator at {status.upstream}"] if status.upstream else []
+    lines = [_where(status), *relays, status.waiting_for]
     if status.HasField("model"):
         lines.append(_published(status.model))
     if status.HasField("last_scored"):

@@ -158,6 +158,12 @@ class Launcher:
             FKD_FAILPOINT=failpoint,
         )
 
+    def relay(self, upstream: str, name: str, *flags: str, port: int = 0, failpoint: str = "") -> Program:
+        """A relay of that name, which is also its run's; called again, it goes on with that run."""
+        arguments = ["fkd_server.cli", "--upstream", upstream, "--upstream-name", name, "--port", str(port)]
+        own = ["--runs", str(self.runs), "--run-id", name, "--min-cohort", "1", *flags]
+        return self.start(name, [*arguments, *own], FKD_FAILPOINT=failpoint)
+
     def client(
         self, data: Path, address: str, *flags: str, name: str | None = None, failpoint: str = ""
     ) -> Program:

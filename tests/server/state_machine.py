@@ -62,7 +62,7 @@ class Notes:
         self.digests: dict[tuple[str, PhaseKey], str] = {}
         self.positions: list[Position] = []
 
-    def client_joined(self, name: str, session: bytes) -> None:
+    def client_joined(self, name: str, session: bytes, relay: bool) -> None:
         pass
 
     def client_away(self, name: str) -> None:

@@ -53,6 +53,7 @@ def requests(name: str, session: bytes, valid: bytes) -> st.SearchStrategy[Messa
         "reason": st.text(max_size=200),
         "votes": st.lists(st.builds(pb.Vote, candidate=st.text(max_size=9), correct=UNSIGNED), max_size=3),
         "protocol_version": st.sampled_from([0, 1, 2]), "client_name": st.text(max_size=70),
+        "relay": st.booleans(),
     }  # fmt: skip
     kind = METHODS[name].request_type
     return st.builds(kind, **{field: fields[field] for field in kind.DESCRIPTOR.fields_by_name})

@@ -1,0 +1,56 @@
+"""As whom a relay takes part in the upstream run: its certificate, fetched with a token if need be, or a name."""
+
+from __future__ import annotations
+
+import re
+
+from fkd_client.join import join
+from fkd_client.tls import ClientTls
+from fkd_client.transport import check_plain_text
+from fkd_common.errors import FkdError, UsageError
+from fkd_common.identifiers import check_client_name
+from fkd_server.settings import ServerSettings
+
+JOIN_PATIENCE_S = 300.0
+
+
+def upstream_identity(settings: ServerSettings) -> tuple[str, ClientTls | None]:
+    """The relay's name in the upstream run, and what proves it; None over plain text.
+
+    Raises:
+        UsageError: Flags that contradict each other or the certificate, or plain text beyond this machine.
+        FkdError: The upstream coordinator does not accept the token, or does not answer.
+    """
+    try:
+        return _identity(settings)
+    except FkdError as error:  # a client's words, whose flags have other names here
+        words = re.sub(r"--(tls|join-port|join|name|insecure)\b", r"--upstream-\1", str(error))
+        raise type(error)(re.sub(r"--server\b", "--upstream", words), reason=error.reason) from error
+
+
+def _identity(settings: ServerSettings) -> tuple[str, ClientTls | None]:
+    assert settings.upstream is not None
+    if settings.upstream_tls is None:
+        if settings.upstream_join is not None:
+            raise UsageError("--join needs --tls FOLDER, where the certificate is to be kept")
+        check_plain_text(settings.upstream, settings.upstream_insecure)
+        if settings.upstream_name is None:
+            raise UsageError(
+                "over plain text --upstream needs --name NAME: this relay's id in the upstream run"
+            )
+        try:
+            return check_client_name(settings.upstream_name), None
+        except FkdError as error:
+            raise UsageError(f"--name: {error}") from error
+    if settings.upstream_insecure:
+        raise UsageError("--insecure is for plain text, --tls is not: give one of them")
+    if settings.upstream_join is not None:
+        token = settings.upstream_join.get_secret_value()
+        join(token, settings.upstream_tls, settings.upstream, settings.upstream_join_port, JOIN_PATIENCE_S)
+    tls = ClientTls(settings.upstream_tls)
+    if settings.upstream_name not in (None, tls.name):
+        raise UsageError(
+            f"--name {settings.upstream_name}: the certificate in {settings.upstream_tls} is {tls.name}'s, and that is "
+            "the id in the run; leave out --name"
+        )
+    return tls.name, tls
