@@ -29,6 +29,8 @@ from fkd_common.rpc import MAX_POLL_S, METHODS, PREPARING, PROTOCOL_VERSION, Tra
 
 CALL_TIMEOUT_S = 30.0
 """Deadline of every call but the long poll, which has MAX_POLL_S more."""
+MAX_BEAT_S = 60.0
+"""Longest time between two signs of life, whatever a coordinator says."""
 
 _Response = TypeVar("_Response", bound=Message)
 
@@ -236,7 +238,8 @@ class Session:
                 raise TaskClosedError("the phase closed before this task was done")
 
     def _beat(self, every_s: float) -> None:
-        while not self._closed.wait(every_s):
+        next_in_s = every_s
+        while not self._closed.wait(next_in_s):
             if not self._busy.is_set():
                 continue
             with self._work.lock:
@@ -250,6 +253,7 @@ class Session:
             except FkdError as error:
                 self._log.info("heartbeat_failed", detail=str(error))
                 continue
+            next_in_s = min(max(every_s, told.next_in_s), MAX_BEAT_S)
             # The private model is the client's own affair: it may be finished after its phase, and after the run.
             private = request.key.phase == types.PHASE_PERSONAL
             if told.HasField("finished") and not (told.finished.completed and private):

@@ -12,19 +12,26 @@ MAX_CLIENTS = 10_000
 """Names a run remembers: without certificates anybody who reaches the port can make them up."""
 
 
+BEATS_PER_S = 100.0
+"""Signs of life that all clients at work are to send together; about a tenth of what one core can answer."""
+
+
 class Attendance:
     """The clients of a run, by name; one session each."""
 
-    def __init__(self, limit_s: float, journal: Journal, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self, heartbeat_s: float, limit_s: float, journal: Journal, on_event: Callable[[Event], None]
+    ) -> None:
         """Start with nobody.
 
         Args:
-            limit_s: Seconds of silence after which a client counts as gone.
+            heartbeat_s: How often clients send signs of life, unless they are very many.
+            limit_s: Seconds of silence after which a client counts as gone; longer for those told to take their time.
             journal: Makes registrations durable.
             on_event: Told of everyone who comes and goes.
         """
         self.clients: dict[str, ClientRecord] = {}
-        self._limit_s = limit_s
+        self._heartbeat_s, self._limit_s = heartbeat_s, limit_s
         self._journal = journal
         self._emit = on_event
         self._sessions: dict[bytes, str] = {}
@@ -140,12 +147,19 @@ class Attendance:
     def notice_silence(self, now: float) -> None:
         """Count those as gone of whom nothing has been heard for too long."""
         for client in self.live():
-            if now - client.last_seen > self._limit_s:
+            if now - client.last_seen > self._limit_s * client.leisure:
                 if client.ready:
                     self._journal.client_away(client.name)
                 client.alive = client.ready = False
                 silent = round(now - client.last_seen, 1)
                 self._emit(Event("client_lost", {"client": client.name, "silent_s": silent}))
+
+    def next_beat_s(self, session: bytes) -> float:
+        """When a client at work is to send its next sign of life: the more there are, the less often."""
+        client = self.client_of(session)
+        every = max(self._heartbeat_s, len(self.live()) / BEATS_PER_S)
+        client.leisure = every / self._heartbeat_s
+        return every
 
     def forgive(self, seconds: float) -> None:
         """Nothing could be heard for so long: it is not held against anybody."""

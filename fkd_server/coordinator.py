@@ -80,7 +80,7 @@ class Coordinator(Standing):
         """
         super().__init__(
             config,
-            Attendance(config.heartbeat_limit_s, journal, on_event),
+            Attendance(config.heartbeat_s, config.heartbeat_limit_s, journal, on_event),
             AtOnce() if pace is None else pace,
         )
         self._method = method

@@ -340,7 +340,11 @@ class CoordinatorService:
         )
         closed = request.HasField("key") and not self._coordinator.is_open(key)
         over = self._coordinator.outcome()
-        return pb.HeartbeatResponse(task_closed=closed, finished=finished(over) if over else None)
+        return pb.HeartbeatResponse(
+            task_closed=closed,
+            finished=finished(over) if over else None,
+            next_in_s=self._coordinator.attendance.next_beat_s(request.session),
+        )
 
     def _check_run(self, sent: types.TaskKey, key: PhaseKey) -> None:
         if sent.run_id != self.identity.run_id:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fkd_common.pb import types_pb2 as fkd_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66kd/v1/coordinator.proto\x12\x06\x66kd.v1\x1a\x12\x66kd/v1/types.proto\"O\n\x0fRegisterRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x63lient_name\x18\x02 \x01(\t\x12\r\n\x05relay\x18\x03 \x01(\x08\"\xb1\x01\n\x10RegisterResponse\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x03 \x01(\t\x12\x15\n\rconfig_sha256\x18\x04 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x05 \x03(\t\x12&\n\tartifacts\x18\x06 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x17\n\x0fmax_chunk_bytes\x18\x07 \x01(\r\"2\n\x0fNextTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"|\n\x10NextTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0c.fkd.v1.TaskH\x00\x12\x1c\n\x04wait\x18\x02 \x01(\x0b\x32\x0c.fkd.v1.WaitH\x00\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x10.fkd.v1.FinishedH\x00\x42\x06\n\x04next\"\xfe\x01\n\x04Task\x12\x1c\n\x03key\x18\x01 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x12\n\ndeadline_s\x18\x02 \x01(\x01\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x15\n\ranchor_lambda\x18\x04 \x01(\x01\x12\x16\n\x0emoment_lambdas\x18\x05 \x03(\x01\x12\x1d\n\x15\x65mbedding_block_known\x18\x06 \x01(\x08\x12\x11\n\tpublished\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x65st_moments\x18\t \x01(\t\x12\x15\n\rconfig_sha256\x18\x08 \x01(\t\x12\x11\n\tdelivered\x18\n \x03(\t\"-\n\x04Wait\x12\x15\n\rretry_after_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\"-\n\x08\x46inished\x12\x11\n\tcompleted\x18\x01 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"e\n\x10HeartbeatRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x10\n\x08progress\x18\x03 \x01(\x02\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\"L\n\x11HeartbeatResponse\x12\x13\n\x0btask_closed\x18\x01 \x01(\x08\x12\"\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x10.fkd.v1.Finished\"p\n\x0fGetChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06length\x18\x05 \x01(\r\" \n\x10GetChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"|\n\x0fPutChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"7\n\x10PutChunkResponse\x12\x10\n\x08received\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"\x8f\x01\n\x14SubmitStudentRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x13\n\x0breliability\x18\x05 \x01(\x01\"\x92\x01\n\x16SubmitResidualsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x14\n\x0c\x63lass_counts\x18\x05 \x03(\x04\"z\n\x14SubmitMomentsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"{\n\x15SubmitGradientRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"d\n\x13SubmitSecureRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\"{\n\x15SubmitExchangeRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"x\n\x12SubmitVotesRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1b\n\x05votes\x18\x03 \x03(\x0b\x32\x0c.fkd.v1.Vote\x12\x16\n\x0enum_validation\x18\x04 \x01(\x04\"*\n\x04Vote\x12\x11\n\tcandidate\x18\x01 \x01(\t\x12\x0f\n\x07\x63orrect\x18\x02 \x01(\x04\"\x8e\x01\n\x11\x46inishTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1d\n\x10personal_correct\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0enum_validation\x18\x04 \x01(\x04\x42\x13\n\x11_personal_correct\"4\n\x0eSubmitResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\x12\x0f\n\x07receipt\x18\x02 \x01(\t\"U\n\x14ReportFailureRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x17\n\x15ReportFailureResponse\"/\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rLeaveResponse2\x83\x08\n\x0b\x43oordinator\x12=\n\x08Register\x12\x17.fkd.v1.RegisterRequest\x1a\x18.fkd.v1.RegisterResponse\x12=\n\x08NextTask\x12\x17.fkd.v1.NextTaskRequest\x1a\x18.fkd.v1.NextTaskResponse\x12@\n\tHeartbeat\x12\x18.fkd.v1.HeartbeatRequest\x1a\x19.fkd.v1.HeartbeatResponse\x12=\n\x08GetChunk\x12\x17.fkd.v1.GetChunkRequest\x1a\x18.fkd.v1.GetChunkResponse\x12=\n\x08PutChunk\x12\x17.fkd.v1.PutChunkRequest\x1a\x18.fkd.v1.PutChunkResponse\x12\x45\n\rSubmitStudent\x12\x1c.fkd.v1.SubmitStudentRequest\x1a\x16.fkd.v1.SubmitResponse\x12I\n\x0fSubmitResiduals\x12\x1e.fkd.v1.SubmitResidualsRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x45\n\rSubmitMoments\x12\x1c.fkd.v1.SubmitMomentsRequest\x1a\x16.fkd.v1.SubmitResponse\x12G\n\x0eSubmitGradient\x12\x1d.fkd.v1.SubmitGradientRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x41\n\x0bSubmitVotes\x12\x1a.fkd.v1.SubmitVotesRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x43\n\x0cSubmitSecure\x12\x1b.fkd.v1.SubmitSecureRequest\x1a\x16.fkd.v1.SubmitResponse\x12G\n\x0eSubmitExchange\x12\x1d.fkd.v1.SubmitExchangeRequest\x1a\x16.fkd.v1.SubmitResponse\x12?\n\nFinishTask\x12\x19.fkd.v1.FinishTaskRequest\x1a\x16.fkd.v1.SubmitResponse\x12L\n\rReportFailure\x12\x1c.fkd.v1.ReportFailureRequest\x1a\x1d.fkd.v1.ReportFailureResponse\x12\x34\n\x05Leave\x12\x14.fkd.v1.LeaveRequest\x1a\x15.fkd.v1.LeaveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66kd/v1/coordinator.proto\x12\x06\x66kd.v1\x1a\x12\x66kd/v1/types.proto\"O\n\x0fRegisterRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x63lient_name\x18\x02 \x01(\t\x12\r\n\x05relay\x18\x03 \x01(\x08\"\xb1\x01\n\x10RegisterResponse\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x03 \x01(\t\x12\x15\n\rconfig_sha256\x18\x04 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x05 \x03(\t\x12&\n\tartifacts\x18\x06 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x17\n\x0fmax_chunk_bytes\x18\x07 \x01(\r\"2\n\x0fNextTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"|\n\x10NextTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0c.fkd.v1.TaskH\x00\x12\x1c\n\x04wait\x18\x02 \x01(\x0b\x32\x0c.fkd.v1.WaitH\x00\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x10.fkd.v1.FinishedH\x00\x42\x06\n\x04next\"\xfe\x01\n\x04Task\x12\x1c\n\x03key\x18\x01 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x12\n\ndeadline_s\x18\x02 \x01(\x01\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.fkd.v1.ArtifactRef\x12\x15\n\ranchor_lambda\x18\x04 \x01(\x01\x12\x16\n\x0emoment_lambdas\x18\x05 \x03(\x01\x12\x1d\n\x15\x65mbedding_block_known\x18\x06 \x01(\x08\x12\x11\n\tpublished\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x65st_moments\x18\t \x01(\t\x12\x15\n\rconfig_sha256\x18\x08 \x01(\t\x12\x11\n\tdelivered\x18\n \x03(\t\"-\n\x04Wait\x12\x15\n\rretry_after_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\"-\n\x08\x46inished\x12\x11\n\tcompleted\x18\x01 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"e\n\x10HeartbeatRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x10\n\x08progress\x18\x03 \x01(\x02\x12\x10\n\x08\x61\x63tivity\x18\x04 \x01(\t\"_\n\x11HeartbeatResponse\x12\x13\n\x0btask_closed\x18\x01 \x01(\x08\x12\"\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x10.fkd.v1.Finished\x12\x11\n\tnext_in_s\x18\x03 \x01(\x01\"p\n\x0fGetChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06length\x18\x05 \x01(\r\" \n\x10GetChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"|\n\x0fPutChunkRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"7\n\x10PutChunkResponse\x12\x10\n\x08received\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"\x8f\x01\n\x14SubmitStudentRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x13\n\x0breliability\x18\x05 \x01(\x01\"\x92\x01\n\x16SubmitResidualsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\x12\x14\n\x0c\x63lass_counts\x18\x05 \x03(\x04\"z\n\x14SubmitMomentsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"{\n\x15SubmitGradientRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"d\n\x13SubmitSecureRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\"{\n\x15SubmitExchangeRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1e\n\x06upload\x18\x03 \x01(\x0b\x32\x0e.fkd.v1.Upload\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x04\"x\n\x12SubmitVotesRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1b\n\x05votes\x18\x03 \x03(\x0b\x32\x0c.fkd.v1.Vote\x12\x16\n\x0enum_validation\x18\x04 \x01(\x04\"*\n\x04Vote\x12\x11\n\tcandidate\x18\x01 \x01(\t\x12\x0f\n\x07\x63orrect\x18\x02 \x01(\x04\"\x8e\x01\n\x11\x46inishTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x1d\n\x10personal_correct\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0enum_validation\x18\x04 \x01(\x04\x42\x13\n\x11_personal_correct\"4\n\x0eSubmitResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\x12\x0f\n\x07receipt\x18\x02 \x01(\t\"U\n\x14ReportFailureRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.fkd.v1.TaskKey\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x17\n\x15ReportFailureResponse\"/\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rLeaveResponse2\x83\x08\n\x0b\x43oordinator\x12=\n\x08Register\x12\x17.fkd.v1.RegisterRequest\x1a\x18.fkd.v1.RegisterResponse\x12=\n\x08NextTask\x12\x17.fkd.v1.NextTaskRequest\x1a\x18.fkd.v1.NextTaskResponse\x12@\n\tHeartbeat\x12\x18.fkd.v1.HeartbeatRequest\x1a\x19.fkd.v1.HeartbeatResponse\x12=\n\x08GetChunk\x12\x17.fkd.v1.GetChunkRequest\x1a\x18.fkd.v1.GetChunkResponse\x12=\n\x08PutChunk\x12\x17.fkd.v1.PutChunkRequest\x1a\x18.fkd.v1.PutChunkResponse\x12\x45\n\rSubmitStudent\x12\x1c.fkd.v1.SubmitStudentRequest\x1a\x16.fkd.v1.SubmitResponse\x12I\n\x0fSubmitResiduals\x12\x1e.fkd.v1.SubmitResidualsRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x45\n\rSubmitMoments\x12\x1c.fkd.v1.SubmitMomentsRequest\x1a\x16.fkd.v1.SubmitResponse\x12G\n\x0eSubmitGradient\x12\x1d.fkd.v1.SubmitGradientRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x41\n\x0bSubmitVotes\x12\x1a.fkd.v1.SubmitVotesRequest\x1a\x16.fkd.v1.SubmitResponse\x12\x43\n\x0cSubmitSecure\x12\x1b.fkd.v1.SubmitSecureRequest\x1a\x16.fkd.v1.SubmitResponse\x12G\n\x0eSubmitExchange\x12\x1d.fkd.v1.SubmitExchangeRequest\x1a\x16.fkd.v1.SubmitResponse\x12?\n\nFinishTask\x12\x19.fkd.v1.FinishTaskRequest\x1a\x16.fkd.v1.SubmitResponse\x12L\n\rReportFailure\x12\x1c.fkd.v1.ReportFailureRequest\x1a\x1d.fkd.v1.ReportFailureResponse\x12\x34\n\x05Leave\x12\x14.fkd.v1.LeaveRequest\x1a\x15.fkd.v1.LeaveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,43 +49,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATREQUEST']._serialized_start=846
   _globals['_HEARTBEATREQUEST']._serialized_end=947
   _globals['_HEARTBEATRESPONSE']._serialized_start=949
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1025
-  _globals['_GETCHUNKREQUEST']._serialized_start=1027
-  _globals['_GETCHUNKREQUEST']._serialized_end=1139
-  _globals['_GETCHUNKRESPONSE']._serialized_start=1141
-  _globals['_GETCHUNKRESPONSE']._serialized_end=1173
-  _globals['_PUTCHUNKREQUEST']._serialized_start=1175
-  _globals['_PUTCHUNKREQUEST']._serialized_end=1299
-  _globals['_PUTCHUNKRESPONSE']._serialized_start=1301
-  _globals['_PUTCHUNKRESPONSE']._serialized_end=1356
-  _globals['_SUBMITSTUDENTREQUEST']._serialized_start=1359
-  _globals['_SUBMITSTUDENTREQUEST']._serialized_end=1502
-  _globals['_SUBMITRESIDUALSREQUEST']._serialized_start=1505
-  _globals['_SUBMITRESIDUALSREQUEST']._serialized_end=1651
-  _globals['_SUBMITMOMENTSREQUEST']._serialized_start=1653
-  _globals['_SUBMITMOMENTSREQUEST']._serialized_end=1775
-  _globals['_SUBMITGRADIENTREQUEST']._serialized_start=1777
-  _globals['_SUBMITGRADIENTREQUEST']._serialized_end=1900
-  _globals['_SUBMITSECUREREQUEST']._serialized_start=1902
-  _globals['_SUBMITSECUREREQUEST']._serialized_end=2002
-  _globals['_SUBMITEXCHANGEREQUEST']._serialized_start=2004
-  _globals['_SUBMITEXCHANGEREQUEST']._serialized_end=2127
-  _globals['_SUBMITVOTESREQUEST']._serialized_start=2129
-  _globals['_SUBMITVOTESREQUEST']._serialized_end=2249
-  _globals['_VOTE']._serialized_start=2251
-  _globals['_VOTE']._serialized_end=2293
-  _globals['_FINISHTASKREQUEST']._serialized_start=2296
-  _globals['_FINISHTASKREQUEST']._serialized_end=2438
-  _globals['_SUBMITRESPONSE']._serialized_start=2440
-  _globals['_SUBMITRESPONSE']._serialized_end=2492
-  _globals['_REPORTFAILUREREQUEST']._serialized_start=2494
-  _globals['_REPORTFAILUREREQUEST']._serialized_end=2579
-  _globals['_REPORTFAILURERESPONSE']._serialized_start=2581
-  _globals['_REPORTFAILURERESPONSE']._serialized_end=2604
-  _globals['_LEAVEREQUEST']._serialized_start=2606
-  _globals['_LEAVEREQUEST']._serialized_end=2653
-  _globals['_LEAVERESPONSE']._serialized_start=2655
-  _globals['_LEAVERESPONSE']._serialized_end=2670
-  _globals['_COORDINATOR']._serialized_start=2673
-  _globals['_COORDINATOR']._serialized_end=3700
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1044
+  _globals['_GETCHUNKREQUEST']._serialized_start=1046
+  _globals['_GETCHUNKREQUEST']._serialized_end=1158
+  _globals['_GETCHUNKRESPONSE']._serialized_start=1160
+  _globals['_GETCHUNKRESPONSE']._serialized_end=1192
+  _globals['_PUTCHUNKREQUEST']._serialized_start=1194
+  _globals['_PUTCHUNKREQUEST']._serialized_end=1318
+  _globals['_PUTCHUNKRESPONSE']._serialized_start=1320
+  _globals['_PUTCHUNKRESPONSE']._serialized_end=1375
+  _globals['_SUBMITSTUDENTREQUEST']._serialized_start=1378
+  _globals['_SUBMITSTUDENTREQUEST']._serialized_end=1521
+  _globals['_SUBMITRESIDUALSREQUEST']._serialized_start=1524
+  _globals['_SUBMITRESIDUALSREQUEST']._serialized_end=1670
+  _globals['_SUBMITMOMENTSREQUEST']._serialized_start=1672
+  _globals['_SUBMITMOMENTSREQUEST']._serialized_end=1794
+  _globals['_SUBMITGRADIENTREQUEST']._serialized_start=1796
+  _globals['_SUBMITGRADIENTREQUEST']._serialized_end=1919
+  _globals['_SUBMITSECUREREQUEST']._serialized_start=1921
+  _globals['_SUBMITSECUREREQUEST']._serialized_end=2021
+  _globals['_SUBMITEXCHANGEREQUEST']._serialized_start=2023
+  _globals['_SUBMITEXCHANGEREQUEST']._serialized_end=2146
+  _globals['_SUBMITVOTESREQUEST']._serialized_start=2148
+  _globals['_SUBMITVOTESREQUEST']._serialized_end=2268
+  _globals['_VOTE']._serialized_start=2270
+  _globals['_VOTE']._serialized_end=2312
+  _globals['_FINISHTASKREQUEST']._serialized_start=2315
+  _globals['_FINISHTASKREQUEST']._serialized_end=2457
+  _globals['_SUBMITRESPONSE']._serialized_start=2459
+  _globals['_SUBMITRESPONSE']._serialized_end=2511
+  _globals['_REPORTFAILUREREQUEST']._serialized_start=2513
+  _globals['_REPORTFAILUREREQUEST']._serialized_end=2598
+  _globals['_REPORTFAILURERESPONSE']._serialized_start=2600
+  _globals['_REPORTFAILURERESPONSE']._serialized_end=2623
+  _globals['_LEAVEREQUEST']._serialized_start=2625
+  _globals['_LEAVEREQUEST']._serialized_end=2672
+  _globals['_LEAVERESPONSE']._serialized_start=2674
+  _globals['_LEAVERESPONSE']._serialized_end=2689
+  _globals['_COORDINATOR']._serialized_start=2692
+  _globals['_COORDINATOR']._serialized_end=3719
 # @@protoc_insertion_point(module_scope)

@@ -106,12 +106,14 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., key: _Optional[_Union[_types_pb2.TaskKey, _Mapping]] = ..., progress: _Optional[float] = ..., activity: _Optional[str] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("task_closed", "finished")
+    __slots__ = ("task_closed", "finished", "next_in_s")
     TASK_CLOSED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_IN_S_FIELD_NUMBER: _ClassVar[int]
     task_closed: bool
     finished: Finished
-    def __init__(self, task_closed: _Optional[bool] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    next_in_s: float
+    def __init__(self, task_closed: _Optional[bool] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., next_in_s: _Optional[float] = ...) -> None: ...
 
 class GetChunkRequest(_message.Message):
     __slots__ = ("session", "key", "sha256", "offset", "length")

@@ -176,6 +176,19 @@ def test_what_a_poll_costs_does_not_grow_with_the_square_of_the_clients() -> Non
     assert looked == [1.0, 1.04, 2.0]
 
 
+def test_many_clients_send_fewer_signs_of_life_and_are_missed_later() -> None:
+    """Each of a thousand every two seconds would keep half a core busy with nothing else."""
+    run = Run(min_clients=3, heartbeat_s=2.0, heartbeat_limit_s=8.0)
+    run.join("a", *(f"c{number:03}" for number in range(499)))
+    attendance = run.coordinator.attendance
+    assert attendance.next_beat_s(b"a") == 5.0  # 500 clients, 100 signs of life a second
+    run.coordinator.tick(19.0)
+    assert [client.name for client in attendance.live()] == ["a"]
+    assert attendance.next_beat_s(b"a") == 2.0  # alone again
+    run.coordinator.tick(20.5)
+    assert not attendance.live()
+
+
 def test_a_poll_that_will_be_held_is_not_told_why() -> None:
     run = Run(min_clients=2)
     run.join("a")
