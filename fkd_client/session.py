@@ -53,9 +53,20 @@ class Work:
 class Session:
     """Calls to one coordinator under one name."""
 
-    def __init__(self, transport: Transport, name: str, patience_s: float) -> None:
+    def __init__(self, transport: Transport, name: str, patience_s: float, *, announce: bool = True) -> None:
+        """No call is made yet.
+
+        Args:
+            transport: To the coordinator.
+            name: The client's.
+            patience_s: How long a call is tried again while nobody answers, in seconds.
+            announce: Whether the log is told of calls that nobody answers; else the caller tells people.
+        """
         self.name = name
         self.ledger = Ledger()
+        self.unheard = ""
+        """Why the last sign of life got no answer; empty if it did."""
+        self._announce = announce
         self._transport = transport
         self._patience_s = patience_s
         self._token = b""
@@ -149,6 +160,8 @@ class Session:
         return retrying(attempt)
 
     def _say_unreachable(self, state: tenacity.RetryCallState, answered: float) -> None:
+        if not self._announce:
+            return
         error = state.outcome.exception() if state.outcome else None
         preparing = isinstance(error, FkdError) and error.reason == PREPARING
         # How far a preparation is changes: said oftener, about every 10 s.
@@ -251,8 +264,11 @@ class Session:
                 self._fatal = error
                 return
             except FkdError as error:
-                self._log.info("heartbeat_failed", detail=str(error))
+                self.unheard = str(error)
+                if self._announce:
+                    self._log.info("heartbeat_failed", detail=str(error))
                 continue
+            self.unheard = ""
             next_in_s = min(max(every_s, told.next_in_s), MAX_BEAT_S)
             # The private model is the client's own affair: it may be finished after its phase, and after the run.
             private = request.key.phase == types.PHASE_PERSONAL

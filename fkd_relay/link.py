@@ -28,6 +28,7 @@ from fkd_common.errors import (
     RunAbortedError,
     StaleError,
     SupersededError,
+    UnauthenticatedError,
     UnreachableError,
 )
 from fkd_common.ledger import PHASE_NAMES
@@ -83,17 +84,20 @@ class Connection:
 class UpstreamLink:
     """Carries one relay's run along with the upstream run."""
 
-    def __init__(self, ends: Ends, transport: Transport, connection: Connection | None = None) -> None:
+    def __init__(
+        self, ends: Ends, open_line: Callable[[], Transport], connection: Connection | None = None
+    ) -> None:
         """Nothing is asked yet.
 
         Args:
             ends: What it joins.
-            transport: To the upstream coordinator; closed with the link.
+            open_line: Opens a channel to the upstream coordinator; every session has its own.
             connection: The session that learnt of the run, if it was just now.
         """
         self._ends = ends
-        self._transport = transport
+        self._open_line = open_line
         self._connection = connection
+        self._connecting: Session | None = None
         self._work: pb.Task | None = None
         self._lost_at: float | None = None
         self._answered: PhaseKey | None = None
@@ -116,9 +120,10 @@ class UpstreamLink:
         """Leave the upstream run, without insisting, and end the thread."""
         self._stopped.set()
         self._changed.set()
+        if self._connecting is not None:
+            self._connecting.close(notify=False)
         if self._connection is not None:
             self._connection.session.leave()
-        self._transport.close()
         if self._thread.is_alive():
             self._thread.join(timeout=10.0)
 
@@ -157,14 +162,22 @@ class UpstreamLink:
             self._refused(error)
         except (StaleError, TaskClosedError, NotFoundError) as error:
             self._drop(f"the upstream coordinator went on: {error}")
+        except UnauthenticatedError as error:
+            self._disconnect()  # its signs of life have ended
+            self._lost(error)
         except FkdError as error:
             self._lost(error)
 
     # -- steps ------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        session = Session(self._transport, self._ends.name, PATIENCE_S)
-        run = session.register(relay=True)
+        session = Session(self._open_line(), self._ends.name, PATIENCE_S, announce=False)
+        self._connecting = session
+        try:
+            run = session.register(relay=True)
+        except FkdError:
+            session.close(notify=False)
+            raise
         if run.run_id != self._ends.upstream_run or run.config.sha256() != self._ends.service.config_sha256:
             session.leave()
             raise RefusedError(
@@ -173,17 +186,24 @@ class UpstreamLink:
                 reason="OTHER_RUN",
             )
         self._connection = Connection(session, Transfer(session, run, self._ends.store.blobs))
+        if self._work is not None:
+            session.begin(self._work.key)
         self._say("upstream_connected", run=run.run_id)
+
+    def _disconnect(self) -> None:
+        """End a session that is not accepted any more; another is opened with the next step."""
+        if self._connection is not None:
+            self._connection.session.close(notify=False)
+            self._connection = None
 
     def _ask(self, at: Connection) -> None:
         """Poll, once there are enough clients to begin with; polling says "ready"."""
-        state, ready, needed = self._look(
-            lambda run, now: (run.state, len(run.attendance.ready()), run.needed())
+        state, ready, needed, words = self._look(
+            lambda run, now: (run.state, len(run.attendance.ready()), run.needed(), _few(run))
         )
         if state is RunState.GATHERING and ready < needed:
             at.session.begin(None)
-            at.session.progress(ready / needed, f"{ready} of {needed} clients ready")
-            self._pause(LOOK_S)
+            self._tell(at, ready / needed, words)
             return
         at.session.end()
         told = at.session.next_task()
@@ -234,9 +254,9 @@ class UpstreamLink:
 
         def where(run: Coordinator, now: float) -> tuple[bool, bool, float, str]:
             late = ends.pace.until is not None and now > ends.pace.until and not run.is_open(key)
-            answered = len(run.open.uploads) if run.open is not None else 0
-            share = answered / max(1, len(run.participants))
-            return run.is_past(key), late, share, run.waiting_for(now)
+            answered, asked = len(run.open.uploads) if run.open is not None else 0, len(run.participants)
+            words = f"{answered} of {asked} answers in" if run.is_open(key) else _few(run)
+            return run.is_past(key), late, answered / max(1, asked), words
 
         past, late, share, words = self._look(where)
         answer = ends.method.answer_for(key) if past else None
@@ -245,8 +265,14 @@ class UpstreamLink:
         elif past or late:
             self._give_up(at, task, self._why_nothing(key) if past else words)
         else:
-            at.session.progress(share, words)
-            self._pause(LOOK_S)
+            self._tell(at, share, words)
+
+    def _tell(self, at: Connection, share: float, words: str) -> None:
+        """Let the next sign of life say how far the clients are."""
+        at.session.progress(share, words)
+        if at.session.unheard:
+            raise UnreachableError(at.session.unheard)
+        self._pause(LOOK_S)
 
     def _give_up(self, at: Connection, task: pb.Task, why: str) -> None:
         self._say("upstream_not_answered", **_place(_key(task)), detail=why)
@@ -254,9 +280,12 @@ class UpstreamLink:
         self._drop(why)
 
     def _why_nothing(self, key: PhaseKey) -> str:
-        """Why a phase that was closed here has no answer."""
+        """Why a phase that was closed here has no answer, without a word of whom it asked."""
         summary = self._ends.store.phase_summary(key)
-        return str(summary.get("skipped", "it has no result")) if summary else "this relay's run is past it"
+        if summary is None:
+            return "this relay's run is past it"
+        skipped = str(summary.get("skipped", "it has no result"))
+        return "too few of its clients' uploads may count" if "no aggregate" in skipped else skipped
 
     def _hand_in(self, task: pb.Task, send: Callable[[], None]) -> None:
         key = _key(task)
@@ -361,6 +390,12 @@ class UpstreamLink:
 
     def _say(self, name: str, **fields: Json) -> None:
         self._ends.on_event(Event(name, {"upstream": self._ends.pace.upstream, **fields}))
+
+
+def _few(run: Coordinator) -> str:
+    """How many clients there are: their names are nobody's business upstream."""
+    words = f"{len(run.attendance.ready())} of {run.needed()} clients ready"
+    return f"{words}, and paused" if run.paused_by else words
 
 
 def _key(task: pb.Task) -> PhaseKey:

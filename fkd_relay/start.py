@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +58,7 @@ def assemble_relay(settings: ServerSettings, cache: Path, preparation: Preparati
     name, tls = upstream_identity(settings)
     folder = RunFolder(folder_for(settings))
     log_context(run=folder.path.name)
-    transport, connection = GrpcTransport(settings.upstream, tls), None
+    open_line, connection = partial(GrpcTransport, settings.upstream, tls), None
     try:
         store = RunStore.open(folder.path)
     except BaseException:
@@ -66,12 +68,12 @@ def assemble_relay(settings: ServerSettings, cache: Path, preparation: Preparati
         began = store.description()
         described = began
         if described is None:
-            connection, run = _connect(settings.upstream, transport, name, store.blobs, preparation)
+            connection, run = _connect(settings.upstream, open_line, name, store.blobs, preparation)
             described = _describe(folder.path.name, run, connection, store)
         config = RunConfig(**described.config)
         check_run(config)
         check_same_keys(settings, config)
-        made = _wire(settings, described, folder, store, cache, (name, transport, connection))
+        made = _wire(settings, described, folder, store, cache, (name, open_line, connection))
         if began is None:
             store.begin(described, Position(method=made.method.snapshot()))
         folder.write_config(config, described.classes)
@@ -81,7 +83,6 @@ def assemble_relay(settings: ServerSettings, cache: Path, preparation: Preparati
     except BaseException:
         if connection is not None:
             connection.session.leave()
-        transport.close()
         started = store.description() is not None
         store.close()
         if started:
@@ -92,12 +93,12 @@ def assemble_relay(settings: ServerSettings, cache: Path, preparation: Preparati
 
 
 def _connect(
-    upstream: str, transport: Transport, name: str, blobs: BlobStore, preparation: Preparation
+    upstream: str, open_line: Callable[[], Transport], name: str, blobs: BlobStore, preparation: Preparation
 ) -> tuple[Connection, RunInfo]:
     """Register, however long the upstream coordinator takes to answer."""
     since = time.monotonic()
     while True:
-        session = Session(transport, name, PATIENCE_S)
+        session = Session(open_line(), name, PATIENCE_S, announce=False)
         preparation.on_cancel(lambda held=session: held.close(notify=False))  # type: ignore[misc]
         try:
             run = session.register(relay=True)
@@ -143,10 +144,10 @@ def _wire(
     folder: RunFolder,
     store: RunStore,
     cache: Path,
-    line: tuple[str, Transport, Connection | None],
+    line: tuple[str, Callable[[], Transport], Connection | None],
 ) -> Run:
     """Connect the parts; nothing runs yet."""
-    name, transport, connection = line
+    name, open_line, connection = line
     assert settings.upstream is not None
     setup = {began.extractor.sha256: "the extractor", began.anchors.sha256: "the anchors"}
     check_blobs(folder.path, store.blobs, setup)
@@ -160,7 +161,7 @@ def _wire(
     wiring = Wiring(method, UploadRules.of(method), own, pace)
     run = wire(settings, began, folder, store, cache, wiring)
     ends = Ends(run.service, method, pace, store, run.recorder.on_event, began.sources[UPSTREAM_RUN], name)
-    run.link = UpstreamLink(ends, transport, connection)
+    run.link = UpstreamLink(ends, open_line, connection)
     return run
 
 

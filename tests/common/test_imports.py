@@ -51,7 +51,9 @@ def unsafe_names(source: str) -> set[str]:
 
 
 @pytest.mark.scenario(19)
-@pytest.mark.parametrize("package", ["fkd_common", "fkd_server", "fkd_client", "fkd_shards", "fkd_bench"])
+@pytest.mark.parametrize(
+    "package", ["fkd_common", "fkd_server", "fkd_client", "fkd_relay", "fkd_shards", "fkd_bench"]
+)
 def test_nothing_unpickles(package: str) -> None:
     """Scenario 19. The published CIFAR files are pickles; one module reads them so that nothing can run."""
     exempt = {"fkd_shards/sources/inert_pickle.py"}

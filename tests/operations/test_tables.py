@@ -14,7 +14,7 @@ from fkd_common.method.student_layout import student_layout
 from fkd_server.web.metric_table import METRICS as SERVED
 
 from .documents import GUIDE, MESSAGES, METRICS, rows, section
-from .words_in_source import CLIENT, COMMON, SERVER, events, reasons
+from .words_in_source import CLIENT, COMMON, RELAY, SERVER, events, reasons
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def test_every_reason_is_listed_once() -> None:
 
 
 def test_every_event_is_listed_once_where_it_is_logged() -> None:
-    of_server, of_client = events(SERVER), events(CLIENT)
+    of_server, of_client = events(SERVER, RELAY), events(CLIENT)
     both = events(COMMON)
     assert first_cells(MESSAGES, "Events of the coordinator") == sorted(of_server | both)
     assert first_cells(MESSAGES, "Events of a site") == sorted(of_client | both)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SERVER, CLIENT, COMMON = (ROOT / name for name in ("fkd_server", "fkd_client", "fkd_common"))
+SERVER, CLIENT, COMMON, RELAY = (
+    ROOT / name for name in ("fkd_server", "fkd_client", "fkd_common", "fkd_relay")
+)
 _SAYING = {"debug", "info", "warning", "error", "exception", "critical", "_say", "Event", "LibraryLog"}
 """What is called to log an event, to make one, or to have a library's words logged as one."""
 
@@ -16,7 +18,7 @@ def reasons() -> set[str]:
     """Values of `reason=` in calls, and of `reason` in the classes of errors."""
     found = set()
     constants = _constants()
-    for tree in _trees(SERVER, CLIENT, COMMON):
+    for tree in _trees(SERVER, CLIENT, COMMON, RELAY):
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 for keyword in node.keywords:
@@ -55,7 +57,7 @@ def _texts(node: ast.expr, constants: dict[str, str]) -> set[str]:
 def _constants() -> dict[str, str]:
     """Module-level names for texts, such as PREPARING."""
     found = {}
-    for tree in _trees(SERVER, CLIENT, COMMON):
+    for tree in _trees(SERVER, CLIENT, COMMON, RELAY):
         for line in tree.body:
             if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
                 for target in line.targets:

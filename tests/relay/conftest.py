@@ -26,5 +26,4 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     yield
     for each in made:
-        each._transport.close()
         each.close()

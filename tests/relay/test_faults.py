@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fkd_common.errors import FkdError, InvalidUploadError, RefusedError
+from fkd_common.errors import FkdError, InvalidUploadError, RefusedError, UnauthenticatedError
 from fkd_common.tensors import decode, encode
 from fkd_server.run_state import PhaseKey, RunState
 
@@ -281,6 +281,28 @@ def test_a_class_that_fewer_than_min_cohort_clients_have_is_in_no_column_that_go
     np.testing.assert_allclose(theirs[:, 2], sites[2].residuals()[:, 2], rtol=1e-6)
 
 
+def test_no_name_of_a_relays_clients_goes_up(tmp_path: Path) -> None:
+    """Nor in the words of signs of life and failures."""
+    above = hub(tmp_path / "hub", **STUDENTS, min_clients=2)
+    below = relay(tmp_path / "r", above, "r", 2, min_cohort=2)
+    sites = [DataSite("hidden-1", below, 40), DataSite("hidden-2", below, 20), DataSite("c", above)]
+    play([above], [below], sites, until=lambda: in_phase(below, 1, STUDENT))
+    sites[0].do()
+    below.link.step()
+    link = below.link._connection
+    assert link is not None
+    assert link.session._work.activity == "1 of 2 answers in"
+    task = sites[1].poll().task
+    sites[1].n = 0
+    sites[1].submit(task, "SubmitStudent", sites[1].trained(task), reliability=0.5)
+    play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
+    assert above.rounds()[0]["phases"]["student"]["failed"] == {
+        "r": "relay r: too few of its clients' uploads may count"
+    }
+    assert below.wire.sent
+    assert not any(b"hidden" in request for request in below.wire.sent)
+
+
 # -- the hub's word --
 
 
@@ -341,6 +363,22 @@ def test_a_relay_that_the_hub_does_not_let_in_keeps_its_clients_waiting(tmp_path
     below.wire.to = above.answer
     play([above], [below], sites)
     assert above.coordinator.state is RunState.COMPLETED
+
+
+def test_a_relay_whose_certificate_expires_while_its_clients_work_comes_back_with_another(
+    tmp_path: Path,
+) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    play([above], [below], sites, until=lambda: in_phase(below, 1, STUDENT))
+    link = below.link._connection
+    assert link is not None
+    link.session._fatal = UnauthenticatedError("the certificate expired")  # what a sign of life was told
+    below.step()
+    assert "refuses this relay (the certificate expired)" in below.service.waiting_for()
+    play([above], [below], sites)
+    assert above.coordinator.state is RunState.COMPLETED
+    assert len(below.named("upstream_connected")) == 2
+    assert above.rounds()[0]["phases"]["student"]["returned"] == ["c", "r"]
 
 
 # -- what a hub holds a relay to --

@@ -64,12 +64,14 @@ class Wire:
     def __init__(self, to: Callable[[Method, bytes], bytes]) -> None:
         self.to = to
         self.cut = False
+        self.sent: list[bytes] = []
         self.cut_after: set[str] = set()
         """Calls whose answer is lost on the way."""
 
     def call(self, method: Method, request: bytes, timeout_s: float) -> bytes:
         if self.cut:
             raise UnreachableError("nobody answers")
+        self.sent.append(request)
         answer = self.to(method, request)
         if method.name in self.cut_after:
             self.cut_after.remove(method.name)
@@ -78,6 +80,25 @@ class Wire:
 
     def close(self) -> None:
         self.cut = True
+
+    def line(self) -> Line:
+        """A channel over it."""
+        return Line(self)
+
+
+class Line:
+    """One session's channel over a wire: closed, it is done for, and the wire is not."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire, self._closed = wire, False
+
+    def call(self, method: Method, request: bytes, timeout_s: float) -> bytes:
+        if self._closed:
+            raise UnreachableError("the connection was closed")
+        return self._wire.call(method, request, timeout_s)
+
+    def close(self) -> None:
+        self._closed = True
 
 
 @dataclass
@@ -151,7 +172,7 @@ def relay(folder: Path, above: TinyRun | Relay, name: str = "r", min_clients: in
     service = CoordinatorService(
         RunIdentity(folder.name, CLASSES, artifacts), coordinator, method, rules, store, spool, clock
     )
-    link = UpstreamLink(Ends(service, method, pace, store, events.append, identity.run_id, name), wire)
+    link = UpstreamLink(Ends(service, method, pace, store, events.append, identity.run_id, name), wire.line)
     return Relay(folder, method, coordinator, service, store, pace, link, wire, clock, events)
 
 
