@@ -11,7 +11,7 @@ DATA ?= cifar10:data
 EXTRACTOR ?= resnet18
 BENCH_FLAGS ?=
 
-.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-hostile bench-attack bench-compare bench-load clean
+.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-client-time bench-hostile bench-attack bench-compare bench-load clean
 
 # The installed marker is rewritten whenever the project's description changes.
 $(VENV)/.installed-%: pyproject.toml
@@ -95,6 +95,10 @@ bench-attack: $(VENV)/.installed-dev
 SHARD ?= demo/digits-dirichlet0.1-k3-s0/shards/test
 bench-embedding: $(VENV)/.installed-bench
 	$(BIN)/fkd-bench embedding --data $(SHARD) --extractor $(EXTRACTOR) $(BENCH_FLAGS)
+
+# What one client computes, in CPU seconds by part: docs/client-time.md; BENCH_FLAGS="--against CHECKOUT" for two.
+bench-client-time: $(VENV)/.installed-bench
+	$(BIN)/fkd-bench client-time --data $(DATA) --extractor $(EXTRACTOR) $(BENCH_FLAGS)
 
 # What hostile clients do to every model under every aggregation: docs/results/hostile.md.
 bench-hostile: $(VENV)/.installed-bench

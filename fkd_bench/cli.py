@@ -15,17 +15,19 @@ _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--tra
        fkd-bench embedding --data SHARD --extractor FILE
        fkd-bench hostile [--attacks A,B] [--hostile-shares 0.1,0.2] [--aggregations mean,median] ...
        fkd-bench privacy --noise-multiplier S [--rounds R] [--residual-every N] ...
+       fkd-bench client-time --data SRC --extractor FILE [--against CHECKOUT] ...
        fkd-bench load [--clients K] [--rounds R] [--model student|resnet18|FILE] [--against flower] ...
        fkd-bench growth [--steps S] [--trees T]
 
-run        a whole federation on this machine: accuracy, bytes, seconds (fkd-bench run --help)
-compare    many methods on many divisions of the data: tables, plots, a report (fkd-bench compare --help)
-reproduce  one cell of a committed result again, and whether it comes out the same
-embedding  embedding throughput against a bare forward loop, measured side by side
-hostile    what hostile clients do to every model under every aggregation (fkd-bench hostile --help)
-privacy    the epsilon of a run with noise, before it is run
-load       what a coordinator costs with clients that compute nothing (fkd-bench load --help)
-growth     how the cost of a round's parts grows with clients, samples, classes and the embedding
+run          a whole federation on this machine: accuracy, bytes, seconds (fkd-bench run --help)
+compare      many methods on many divisions of the data: tables, plots, a report (fkd-bench compare --help)
+reproduce    one cell of a committed result again, and whether it comes out the same
+embedding    embedding throughput against a bare forward loop, measured side by side
+hostile      what hostile clients do to every model under every aggregation (fkd-bench hostile --help)
+privacy      the epsilon of a run with noise, before it is run
+client-time  CPU seconds of one client by part, beside another checkout's client
+load         what a coordinator costs with clients that compute nothing (fkd-bench load --help)
+growth       how the cost of a round's parts grows with clients, samples, classes and the embedding
 """
 
 
@@ -46,6 +48,7 @@ def _main(arguments: list[str]) -> int:
         "embedding": _embedding,
         "hostile": _hostile,
         "privacy": _privacy,
+        "client-time": _client_time,
         "load": _load,
         "growth": _growth,
     }
@@ -96,6 +99,12 @@ def _reproduce(arguments: list[str]) -> int:
     from fkd_bench.compare.reproduce import reproduce
 
     return reproduce(arguments)
+
+
+def _client_time(arguments: list[str]) -> int:
+    from fkd_bench.client_time import client_time
+
+    return client_time(arguments)
 
 
 def _load(arguments: list[str]) -> int:

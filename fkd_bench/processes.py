@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,30 @@ from fkd_bench.narrator import Narrator
 from fkd_common.errors import DataError, ExitCode, FkdError
 
 
-def run_processes(federation: Federation, narrator: Narrator) -> FederationResult:
+@dataclass(frozen=True)
+class ClientProgram:
+    """The `fkd-client` that is started."""
+
+    checkout: Path | None = None
+    """The working tree it is run from; None: the one that this program is of."""
+    cache: Path | None = None
+    """The clients' cache; None: the federation's."""
+
+
+def run_processes(
+    federation: Federation, narrator: Narrator, program: ClientProgram | None = None
+) -> FederationResult:
     """Start `fkd-server` and one `fkd-client` per shard, and wait for all of them.
+
+    Args:
+        federation: What to run, its folder an absolute path if the clients are of another checkout.
+        narrator: Told what happens.
+        program: The `fkd-client` to start.
 
     Raises:
         FkdError: One of them failed; the message is its own.
     """
+    program = program or ClientProgram()
     started = time.monotonic()
     logs = federation.folder / "logs"
     logs.mkdir(exist_ok=True)
@@ -45,7 +64,12 @@ def run_processes(federation: Federation, narrator: Narrator) -> FederationResul
             command = ["fkd-client", *federation.client_flags(name, address)]
             narrator.show_command(command)
             own = {**environment, "FKD_ARTIFACTS": str(federation.artifacts(run_id, name))}
-            children.start(command, own, stderr=(logs / f"{name}.jsonl").open("w"))
+            if program.cache is not None:
+                own["FKD_CACHE"] = str(program.cache)
+            if program.checkout is not None:
+                own["PYTHONPATH"] = str(program.checkout)
+            log = (logs / f"{name}.jsonl").open("w")
+            children.start(command, own, stderr=log, folder=program.checkout)
         narrator.follow(server)
         children.wait(logs, narrator)
     return collect_result(federation, run_id, time.monotonic() - started)
@@ -57,11 +81,13 @@ class _Children:
     def __init__(self) -> None:
         self._started: list[tuple[str, subprocess.Popen[str]]] = []
 
-    def start(self, command: list[str], environment: dict[str, str], stderr: Any) -> subprocess.Popen[str]:
+    def start(
+        self, command: list[str], environment: dict[str, str], stderr: Any, folder: Path | None = None
+    ) -> subprocess.Popen[str]:
         module = command[0].replace("-", "_") + ".cli"
         arguments = [sys.executable, "-m", module, *command[1:], "--log-format", "json"]
         child = subprocess.Popen(
-            arguments, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, text=True
+            arguments, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, text=True, cwd=folder
         )
         if stderr is not subprocess.PIPE:
             stderr.close()

@@ -18,7 +18,7 @@ from fkd_client.progress import Progress
 from fkd_client.report import PersonalScores, Report, build_report
 from fkd_client.site import Site
 from fkd_client.split import split_train_val
-from fkd_client.stopwatch import timed
+from fkd_client.stopwatch import Stopwatch
 from fkd_client.transfer import TensorMessage
 from fkd_common import exchange_method as exchange
 from fkd_common.artifacts import write_atomically
@@ -71,7 +71,7 @@ class ExchangePart:
         self.folder = place.folder
         self.personal_round = 0
         self._personal: Tensors | None = None
-        self._seconds: dict[str, float] = {}
+        self._stopwatch = Stopwatch()
         self._memories: dict[int, dict[str, Tensors]] = {}
         self._brings = site
         self._place = place
@@ -80,7 +80,7 @@ class ExchangePart:
         """Embeddings or images, the split, and what the site remembers from before a restart."""
         brings, config = self._brings, self._place.run.config
         labels = brings.labels()
-        with timed(self._seconds, "embed"):
+        with self._stopwatch.phase("embed"):
             brings.check_extractor()
             inputs = self._inputs(brings.shard, self._place.progress)
         seed = brings.seed(config)
@@ -128,7 +128,7 @@ class ExchangePart:
     def _exchange(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round)
         number = task.key.round
-        with part_span("train"), timed(self._seconds, "local"), self._at_work("local_update", number):
+        with part_span("train"), self._stopwatch.phase("local"), self._at_work("local_update", number):
             tensors = self.method.local_update(self.site, received, number)
             check_groups("into site.memory something", self.site.memory, finite=False)
         with self._at_work("upload_layout", number):
@@ -141,7 +141,7 @@ class ExchangePart:
 
     def _personalise(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round + 1)
-        with timed(self._seconds, "personal"), self._at_work("personal_model", task.key.round):
+        with self._stopwatch.phase("personal"), self._at_work("personal_model", task.key.round):
             personal = self.method.personal_model(self.site, received)
             check_tensors("a model", personal, finite=False)
         self._personal = personal
@@ -161,7 +161,7 @@ class ExchangePart:
         personal = PersonalScores()
         if self._personal is not None:
             self._keep(self._personal)
-            with timed(self._seconds, "assess"):
+            with self._stopwatch.phase("assess"):
                 tested = {} if test is None else {PERSONAL: self._assess(self._personal, test, progress)}
                 personal = PersonalScores(PERSONAL, {PERSONAL: self._on_val(self._personal)}, tested)
         return build_report(
@@ -170,7 +170,7 @@ class ExchangePart:
             (len(self.site.train), len(self.site.val)),
             self.site.class_counts(self.method.num_classes),
             personal,
-            self._seconds,
+            self._stopwatch,
             self._place.session.ledger,
         )
 

@@ -128,7 +128,7 @@ class FkdRtmPart:
             (pipeline.num_samples, len(pipeline.y_val)),
             pipeline.class_counts,
             personal,
-            pipeline.seconds,
+            pipeline.stopwatch,
             place.session.ledger,
             teacher={**asdict(pipeline.teacher.report), "reliability": pipeline.teacher.reliability},
             privacy=PrivacySpent.of(pipeline.config, pipeline.releases.releases),

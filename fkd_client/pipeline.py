@@ -21,7 +21,7 @@ from fkd_client.progress import Progress, silent
 from fkd_client.residual import ResidualLearners
 from fkd_client.site import Site
 from fkd_client.split import split_train_val
-from fkd_client.stopwatch import timed
+from fkd_client.stopwatch import Stopwatch
 from fkd_client.student import State, outputs, soft_targets, train_student
 from fkd_client.teacher import Teacher, TeacherTrainer, train_teacher
 from fkd_common.choices import FinetuneScope, MomentFeatures, PersonalKind
@@ -65,7 +65,7 @@ class Pipeline:
         self.site = site
         self.config = config
         self.releases = releases or ReleaseLog()
-        self.seconds: dict[str, float] = {}
+        self.stopwatch = Stopwatch()
         self.seed = site.seed(config)
         self.standardiser = Standardiser.of(site.anchor_embeddings)
         self._learners: ResidualLearners | None = None
@@ -82,13 +82,13 @@ class Pipeline:
             DataError: The shard is empty or unlabelled, or the extractor does not reproduce the anchors.
         """
         site, labels = self.site, self.site.labels()
-        with timed(self.seconds, "embed"):
+        with self.stopwatch.phase("embed"):
             site.check_extractor()
             self.embeddings = site.embed(site.shard, progress)
         self.train_rows, self.val_rows = split_train_val(labels, self.config.val_fraction, self.seed)
         self.h, self.y = self.embeddings[self.train_rows], labels[self.train_rows]
         self.h_val, self.y_val = self.embeddings[self.val_rows], labels[self.val_rows]
-        with timed(self.seconds, "teacher"):
+        with self.stopwatch.phase("teacher"):
             self.teacher: Teacher = self._teach(
                 self.h, self.y, self.h_val, self.y_val, site.num_classes, self.config,
                 threads=site.threads, seed=self.seed, progress=progress,
@@ -113,7 +113,7 @@ class Pipeline:
 
     def student(self, state: State, round_number: int, progress: Progress = silent) -> State:
         """Stage 1: distil the teacher into the received student (Eqs. 3-6, 8)."""
-        with timed(self.seconds, "student"):
+        with self.stopwatch.phase("student"):
             return train_student(
                 state, self.h, self.y, self.teacher.soft_source, self.teacher.present, self.config,
                 round_number=round_number, seed=self.seed, device=self.site.device, progress=progress,
@@ -125,7 +125,7 @@ class Pipeline:
         Returns:
             (m, C) R̂_k, clipped and noised if so configured.
         """
-        with timed(self.seconds, "residual"):
+        with self.stopwatch.phase("residual"):
             config, device = self.config, self.site.device
             soft = soft_targets(
                 state, self.h, self.teacher.soft_source, self.teacher.present, config, device=device
@@ -167,7 +167,7 @@ class Pipeline:
         Returns:
             "G": (p, C).
         """
-        with timed(self.seconds, "moments"):
+        with self.stopwatch.phase("moments"):
             logits, z = self._moment_inputs(state, which)
             missed = likelihood_residual(logits, apply_moments(z, V), self.y)
             return {"G": gradient(z, clip_rows(missed, self.config.target_clip))}
@@ -185,7 +185,7 @@ class Pipeline:
         Returns:
             "A": packed upper triangle, "B": (p, C); of clipped samples and noised if so configured.
         """
-        with timed(self.seconds, "moments"):
+        with self.stopwatch.phase("moments"):
             config = self.config
             logits, z = self._moment_inputs(state, which or config.moment_features)
             targets = moment_targets(
@@ -212,7 +212,7 @@ class Pipeline:
             models: By candidate name, models that share one student and publish that candidate.
         """
         self._kept_inputs = None
-        with timed(self.seconds, "votes"):
+        with self.stopwatch.phase("votes"):
             if not len(self.y_val):
                 return dict.fromkeys(models, 0)
             student = next(iter(models.values())).outputs(self.h_val)
@@ -253,7 +253,7 @@ class Pipeline:
     def personalise(self, base: GlobalModel, progress: Progress = silent) -> PersonalModel:
         """Stage 3: the private model (Eq. 9 and closed forms); nothing of it is ever uploaded."""
         site, config = self.site, self.config
-        with timed(self.seconds, "personal"):
+        with self.stopwatch.phase("personal"):
             train, val, tail = PersonalData(self.h, self.y), PersonalData(self.h_val, self.y_val), None
             if PersonalKind.FINETUNE in config.personal and config.finetune_scope is not FinetuneScope.HEAD:
                 inputs = self._block_inputs(site.shard, progress)
@@ -279,7 +279,7 @@ class Pipeline:
         if test.labels is None:
             raise DataError(f"test shard {test.name} has no labels")
         site = self.site
-        with timed(self.seconds, "assess"):
+        with self.stopwatch.phase("assess"):
             h = site.embed(test, progress)
             inputs = None
             if model.finetuned is not None and self.config.finetune_scope is not FinetuneScope.HEAD:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fkd_client.site import Site
+from fkd_client.stopwatch import Stopwatch
 from fkd_common.artifacts import write_atomically
 from fkd_common.ledger import ByteCount, Ledger
 from fkd_common.privacy_accounting import PrivacySpent
@@ -39,7 +41,7 @@ def build_report(
     parts: tuple[int, int],
     class_counts: NDArray[np.int64],
     personal: PersonalScores,
-    seconds: Mapping[str, float],
+    stopwatch: Stopwatch,
     ledger: Ledger,
     *,
     teacher: Mapping[str, object] | None = None,
@@ -53,7 +55,7 @@ def build_report(
         parts: Samples of the training part and of D_val.
         class_counts: (C,) of the training part.
         personal: Its own model.
-        seconds: By phase.
+        stopwatch: What its phases took.
         ledger: What it sent and received.
         teacher: How good FKD-RTM's teacher is.
         privacy: What the site's noised uploads may have told; None in a run without noise.
@@ -72,7 +74,8 @@ def build_report(
             "test_accuracy": {name: dict(scores) for name, scores in personal.test_accuracy.items()},
         },
         "privacy": spent,
-        "seconds": {phase: round(value, 3) for phase, value in seconds.items()},
+        "seconds": _rounded(stopwatch.seconds),
+        "cpu_seconds": _rounded({**stopwatch.cpu_seconds, "process": time.process_time()}),
         "bytes": {
             "total": asdict(ledger.total()),
             "by_phase": {phase: asdict(count) for phase, count in ledger.by_phase().items()},
@@ -119,6 +122,10 @@ def print_report(report: Report, ledger: Ledger) -> None:
         console.print(
             f"{report['client']}: differential privacy: {report['privacy']['sentence']}", highlight=False
         )
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {phase: round(value, 3) for phase, value in seconds.items()}
 
 
 def _cells(count: ByteCount) -> list[str]:
