@@ -78,13 +78,15 @@ def client_time(arguments: list[str]) -> int:
         )
     settings = settings.model_copy(update={"out": settings.out.absolute()})
     narrator = Narrator()
-    found = measured(_prepared(make_federation(settings, settings.seed, narrator)), settings, narrator)
+    federation = make_federation(settings, settings.seed, narrator)
+    found = measured(_prepared(federation, narrator), settings, narrator)
     print(json.dumps(found) if settings.json_output else table(found))
     return ExitCode.OK
 
 
-def _prepared(federation: Federation) -> Federation:
+def _prepared(federation: Federation, narrator: Narrator) -> Federation:
     """The same with the coordinator's part done: it would be done anew for every run."""
+    narrator.narrate_logs(federation.folder / "logs")
     settings, folder = federation.settings, federation.folder / "prepared"
     anchors, public = federation.shards / "anchors", federation.shards / "public"
     prepare(settings.extractor, anchors, public, folder, settings.seed, settings.threads)
@@ -165,7 +167,8 @@ def embedding_parts(federation: Federation, threads: int, repeats: int = 3) -> d
         "store": lambda: write_array(kept, embeddings.shape, iter([embeddings])),
         "load": lambda: read_array(kept),
     }
-    took = {name: min(_cpu_seconds(part) for _ in range(repeats)) for name, part in parts.items()}
+    rounds = [{name: _cpu_seconds(part) for name, part in parts.items()} for _ in range(repeats)]
+    took = {name: min(timed[name] for timed in rounds) for name in parts}
     kept.unlink()
     took["decode"] *= len(images) / len(files)
     return {**took, "ratio": took["forward"] / took["embed"]}

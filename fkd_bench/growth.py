@@ -27,7 +27,7 @@ from fkd_client.progress import Progress, silent
 from fkd_client.site import Site
 from fkd_client.threads import limit_threads
 from fkd_common.artifacts import BlobStore
-from fkd_common.choices import Correction
+from fkd_common.choices import Correction, FinetuneScope
 from fkd_common.codecs.statistics import pack_moments, pack_statistics
 from fkd_common.codecs.student import pack_update
 from fkd_common.config import RunConfig
@@ -90,7 +90,9 @@ class _MadeUp(Site):
     def check_extractor(self) -> None:
         """There is none."""
 
-    def embed(self, shard: Shard, progress: Progress = silent) -> NDArray[np.float32]:
+    def embed(
+        self, shard: Shard, progress: Progress = silent, scope: FinetuneScope = FinetuneScope.HEAD
+    ) -> NDArray[np.float32]:
         """What was made up."""
         h: NDArray[np.float32] = self._h  # type: ignore[attr-defined]
         return h

@@ -79,7 +79,15 @@ class Extractor(nn.Module):
         x = t.layer4[0](x)
         if scope is FinetuneScope.BLOCK:
             return x
-        return torch.flatten(t.avgpool(t.layer4[1](x)), 1)
+        return self.tail_forward(x, FinetuneScope.BLOCK)
+
+    def tail_forward(self, x: Tensor, scope: FinetuneScope) -> Tensor:
+        """The rest, frozen: `stem_forward`'s output → (n, 512)."""
+        if scope is FinetuneScope.HEAD:
+            return x
+        t = self.trunk
+        part = t.layer4 if scope is FinetuneScope.LAYER4 else t.layer4[1]
+        return torch.flatten(t.avgpool(part(x)), 1)
 
     def tail(self, scope: FinetuneScope) -> nn.Module:
         """A trainable *copy* of the unfrozen part with the pooling behind it: `stem_forward`'s output → (n, 512).

@@ -95,6 +95,8 @@ def finetune(
         FkdError: the loss is not finite.
     """
     tail = copy.deepcopy(tail).to(device).eval()
+    if torch.device(device).type == "cpu":  # a fifth less at 2×2 pixels a map, no more at 7×7
+        tail = tail.to(memory_format=torch.contiguous_format)
     head = student_of(state, config, device)
     groups = [{"params": list(head.parameters()), "lr": config.finetune_lr_head}]
     if unfrozen := list(tail.parameters()):
@@ -114,7 +116,7 @@ def finetune(
     best, most = snapshot(0), hits()
     for epoch in range(1, config.finetune_epochs + 1):
         order = np.random.default_rng([seed, 9, epoch]).permutation(len(train.labels))
-        loss_sum = 0.0
+        loss_sum = torch.zeros((), device=device)
         for first in range(0, len(order), config.batch_size):
             batch = np.sort(order[first : first + config.batch_size])  # sorted rows read a memmap in order
             inputs, labels, correction = (
@@ -125,8 +127,8 @@ def finetune(
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            loss_sum += float(loss.detach())
-        if not np.isfinite(loss_sum):
+            loss_sum += loss.detach()  # a number only once an epoch: a GPU would be waited for
+        if not bool(torch.isfinite(loss_sum)):
             raise FkdError(
                 f"fine-tuning diverged in epoch {epoch}: lower finetune_lr_head ({config.finetune_lr_head}) "
                 f"or finetune_lr_extractor ({config.finetune_lr_extractor})"

@@ -19,6 +19,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_client.booster_text import check_booster_text
 from fkd_client.finetune import FinetunedModel
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalModel
@@ -123,6 +124,9 @@ def load_personal(folder: str | Path) -> PersonalModel:
         teacher = None
         if "teacher" in description:
             trees = (folder / TREES_FILE).read_text() if description["teacher"]["has_trees"] else None
+            if trees is not None:
+                columns = tensors["global.student.layers.0.linear.weight"].shape[1]
+                check_booster_text(trees, len(tensors["teacher.present"]), columns)
             teacher = _teacher(description["teacher"], _under("teacher.", tensors), trees)
         finetuned = None
         if "finetuned" in description:

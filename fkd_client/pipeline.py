@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_client.boosting import BinnedEmbeddings
 from fkd_client.embedding import block_inputs_cached
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalData, PersonalModel, personalise
@@ -68,6 +69,7 @@ class Pipeline:
         self.stopwatch = Stopwatch()
         self.seed = site.seed(config)
         self.standardiser = Standardiser.of(site.anchor_embeddings)
+        self._binned: BinnedEmbeddings | None = None
         self._learners: ResidualLearners | None = None
         self._kept_inputs: tuple[MomentFeatures, State, NDArray[np.float32], NDArray[np.float32]] | None = (
             None
@@ -84,15 +86,22 @@ class Pipeline:
         site, labels = self.site, self.site.labels()
         with self.stopwatch.phase("embed"):
             site.check_extractor()
-            self.embeddings = site.embed(site.shard, progress)
+            self.embeddings = site.embed(site.shard, progress, self._unfrozen)
         self.train_rows, self.val_rows = split_train_val(labels, self.config.val_fraction, self.seed)
         self.h, self.y = self.embeddings[self.train_rows], labels[self.train_rows]
         self.h_val, self.y_val = self.embeddings[self.val_rows], labels[self.val_rows]
+        self._binned = BinnedEmbeddings(self.h, self.config, site.threads, self.seed)
         with self.stopwatch.phase("teacher"):
             self.teacher: Teacher = self._teach(
                 self.h, self.y, self.h_val, self.y_val, site.num_classes, self.config,
-                threads=site.threads, seed=self.seed, progress=progress,
+                threads=site.threads, seed=self.seed, binned=self._binned, progress=progress,
             )  # fmt: skip
+
+    @property
+    def _unfrozen(self) -> FinetuneScope:
+        """The part of the network that this run's personal models will train."""
+        finetunes = PersonalKind.FINETUNE in self.config.personal
+        return self.config.finetune_scope if finetunes else FinetuneScope.HEAD
 
     def untrained_student(self) -> State:
         """The student before round 1, the same at every site."""
@@ -136,7 +145,9 @@ class Pipeline:
                 missed, self.teacher.present, config.residual_clip, config.residual_temperature
             )
             if self._learners is None:
-                self._learners = ResidualLearners(self.h, config, threads=self.site.threads, seed=self.seed)
+                self._learners = ResidualLearners(
+                    self.h, config, threads=self.site.threads, seed=self.seed, binned=self._binned
+                )
             predicted = self._learners.fit_and_predict(prepared, self.site.anchor_embeddings, progress)
             if config.noise_multiplier > 0:
                 self.releases.add(residuals=1)
@@ -255,7 +266,7 @@ class Pipeline:
         site, config = self.site, self.config
         with self.stopwatch.phase("personal"):
             train, val, tail = PersonalData(self.h, self.y), PersonalData(self.h_val, self.y_val), None
-            if PersonalKind.FINETUNE in config.personal and config.finetune_scope is not FinetuneScope.HEAD:
+            if self._unfrozen is not FinetuneScope.HEAD:
                 inputs = self._block_inputs(site.shard, progress)
                 train = replace(train, block_inputs=inputs[self.train_rows])
                 val = replace(val, block_inputs=inputs[self.val_rows])
@@ -280,9 +291,9 @@ class Pipeline:
             raise DataError(f"test shard {test.name} has no labels")
         site = self.site
         with self.stopwatch.phase("assess"):
-            h = site.embed(test, progress)
-            inputs = None
-            if model.finetuned is not None and self.config.finetune_scope is not FinetuneScope.HEAD:
+            scope = FinetuneScope.HEAD if model.finetuned is None else model.finetuned.scope
+            h, inputs = site.embed(test, progress, scope), None
+            if scope is not FinetuneScope.HEAD:
                 inputs = self._block_inputs(test, progress)
             scores = {name: model.scores(name, h, inputs, device=site.device) for name in model.candidates}
             scores["teacher"] = self.teacher.calibrated(h)

@@ -6,7 +6,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.boosting import BoosterParameters, common_parameters
+from fkd_client.boosting import BinnedEmbeddings, BoosterParameters, common_parameters
 from fkd_client.progress import Progress, silent
 from fkd_common.config import RunConfig
 
@@ -18,8 +18,16 @@ class ResidualLearners:
     Not to be shared between threads: it is one client's.
     """
 
-    def __init__(self, h: NDArray[np.float32], config: RunConfig, *, threads: int, seed: int) -> None:
-        """Bin (n, d) embeddings."""
+    def __init__(
+        self,
+        h: NDArray[np.float32],
+        config: RunConfig,
+        *,
+        threads: int,
+        seed: int,
+        binned: BinnedEmbeddings | None = None,
+    ) -> None:
+        """Learners on (n, d) embeddings; `binned` are the same in bins, where they exist already."""
         self._trees = config.residual_trees
         self._parameters: BoosterParameters = {
             "objective": "regression",
@@ -28,9 +36,8 @@ class ResidualLearners:
             "num_leaves": 2 ** min(config.residual_depth, 17),  # LightGBM takes no more
             **common_parameters(config, threads, seed),
         }
-        self._dataset = lgb.Dataset(
-            h, label=np.zeros(len(h), np.float32), params=dict(self._parameters), free_raw_data=False
-        ).construct()
+        binned = binned or BinnedEmbeddings(h, config, threads, seed)
+        self._dataset = binned.with_labels(np.zeros(len(h), np.float32))
 
     def fit_and_predict(
         self, r: NDArray[np.floating], anchor_embeddings: NDArray[np.float32], progress: Progress = silent

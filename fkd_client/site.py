@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fkd_client.embedding import embed, embed_cached
 from fkd_client.extractor import Extractor
 from fkd_client.progress import Progress, silent
+from fkd_common.choices import FinetuneScope
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_shards.shard import Shard
@@ -50,13 +51,16 @@ class Site:
             raise DataError(f"shard {self.shard.name} has no labelled images to train on")
         return self.shard.labels
 
-    def embed(self, shard: Shard, progress: Progress = silent) -> NDArray[np.float32]:
-        """(n, d) embeddings of a shard, made once and cached."""
+    def embed(
+        self, shard: Shard, progress: Progress = silent, scope: FinetuneScope = FinetuneScope.HEAD
+    ) -> NDArray[np.float32]:
+        """(n, d) embeddings of a shard, made once and cached; with them what fine-tuning of `scope` begins with."""
         return embed_cached(
             self.cache,
             self.extractor_sha256,
             self.extractor,
             shard,
+            scope=scope,
             device=self.device,
             progress=progress,
         )

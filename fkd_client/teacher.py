@@ -15,8 +15,8 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.boosting import BoosterParameters, common_parameters
-from fkd_client.progress import Progress, part_of, silent
+from fkd_client.boosting import BinnedEmbeddings, BoosterParameters, SideBySide, common_parameters
+from fkd_client.progress import Progress, silent
 from fkd_client.split import stratified_folds
 from fkd_common.choices import KdTargets, Reliability
 from fkd_common.config import RunConfig
@@ -129,6 +129,7 @@ def train_teacher(
     *,
     threads: int,
     seed: int,
+    binned: BinnedEmbeddings | None = None,
     progress: Progress = silent,
 ) -> Teacher:
     """Train, calibrate and assess a client's teacher.
@@ -142,6 +143,7 @@ def train_teacher(
         config: the run configuration.
         threads: threads of LightGBM.
         seed: seed of feature sampling and folds.
+        binned: `h_train` in bins, where that is needed for more than the teacher.
         progress: told after every boosting round.
 
     Returns:
@@ -156,10 +158,9 @@ def train_teacher(
     present, local = np.unique(y_train, return_inverse=True)
     in_sample = config.kd_targets is KdTargets.IN_SAMPLE
     wants_oof = not in_sample or config.beta > 0
-    parameters = _parameters(config, len(present), threads, seed)
-    binned = _binned(h_train, local, parameters)
-    share = 1.0 / (1 + config.kd_folds) if wants_oof else 1.0
-    booster = _fit(binned, local, parameters, config.teacher_trees, part_of(progress, 0.0, share))
+    folds = stratified_folds(local, config.kd_folds, seed) if wants_oof and len(present) > 1 else None
+    binned = binned or BinnedEmbeddings(h_train, config, threads, seed)
+    booster, fold_boosters = _fit_all(binned, local, folds, config, threads, seed, progress)
 
     p_val = _probabilities(booster, h_val, len(present), threads)
     known = np.isin(y_val, present)  # a class met only in D_val has no column to calibrate
@@ -170,7 +171,7 @@ def train_teacher(
 
     oof: NDArray[np.float32] | None = None
     if wants_oof:
-        p_oof = _out_of_fold(h_train, local, binned, parameters, config, seed, part_of(progress, share, 1.0))
+        p_oof = _out_of_fold(h_train, local, folds, fold_boosters, threads)
         oof = model.calibrate(p_oof)
     raw_val = expand_to_global(p_val, model.present, num_classes, len(y_val))
     calibrated_val = model.calibrate(p_val)
@@ -224,22 +225,40 @@ def _parameters(config: RunConfig, num_local: int, threads: int, seed: int) -> B
     }
 
 
-def _binned(h: NDArray[np.float32], local: NDArray[np.int64], parameters: BoosterParameters) -> lgb.Dataset:
-    """The training set, binned once; the folds are subsets of it."""
-    return lgb.Dataset(h, label=local, params=dict(parameters), free_raw_data=False)
-
-
-def _fit(
-    dataset: lgb.Dataset,
+def _fit_all(
+    binned: BinnedEmbeddings,
     local: NDArray[np.int64],
-    parameters: BoosterParameters,
-    trees: int,
+    folds: NDArray[np.int64] | None,
+    config: RunConfig,
+    threads: int,
+    seed: int,
     progress: Progress,
-) -> lgb.Booster | None:
-    """A booster on `dataset`, whose labels are `local`; None where there is nothing to tell apart."""
-    if len(np.unique(local)) < 2:
-        return None
+) -> tuple[lgb.Booster | None, list[lgb.Booster | None]]:
+    """The teacher, and of every fold the one that did not see it; None where there is nothing to tell apart.
 
+    Embeddings are binned once: what a fold leaves over is a subset of them.
+    """
+    kept = [np.arange(len(local))]
+    if folds is not None:
+        kept += [np.flatnonzero(folds != fold) for fold in range(config.kd_folds)]
+    wanted = [
+        number
+        for number, rows in enumerate(kept)
+        if len(np.unique(local[rows])) > 1 and (number == 0 or len(rows) < len(local))
+    ]
+    boosters: list[lgb.Booster | None] = [None] * len(kept)
+    if wanted:
+        plan = SideBySide(len(wanted), threads)
+        parameters = _parameters(config, int(local.max()) + 1, plan.threads_each, seed)
+        whole = binned.with_labels(local)
+        sets = [whole.subset(kept[number].tolist()).construct() if number else whole for number in wanted]
+        fitted = plan.run(lambda n, told: _fit(sets[n], parameters, config.teacher_trees, told), progress)
+        for number, booster in zip(wanted, fitted, strict=True):
+            boosters[number] = booster
+    return boosters[0], boosters[1:]
+
+
+def _fit(dataset: lgb.Dataset, parameters: BoosterParameters, trees: int, progress: Progress) -> lgb.Booster:
     def told(env: lgb.callback.CallbackEnv) -> None:
         progress((env.iteration + 1) / trees, "training the teacher")
 
@@ -259,11 +278,9 @@ def _probabilities(
 def _out_of_fold(
     h: NDArray[np.float32],
     local: NDArray[np.int64],
-    binned: lgb.Dataset,
-    parameters: BoosterParameters,
-    config: RunConfig,
-    seed: int,
-    progress: Progress,
+    folds: NDArray[np.int64] | None,
+    boosters: list[lgb.Booster | None],
+    threads: int,
 ) -> NDArray[np.float64]:
     """(n, C_loc) probabilities of teachers that did not see the sample.
 
@@ -271,22 +288,15 @@ def _out_of_fold(
     """
     num_local = int(local.max()) + 1
     out = np.full((len(h), num_local), 1.0 / num_local)
-    if num_local < 2:
-        return out
-    folds = stratified_folds(local, config.kd_folds, seed)
-    for fold in range(config.kd_folds):
+    for fold, booster in enumerate(boosters):
         held_out, rest = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         if len(held_out) == 0:
             continue
         seen = np.unique(local[rest]).astype(np.int64)
-        part = part_of(progress, fold / config.kd_folds, (fold + 1) / config.kd_folds)
-        booster = _fit(binned.subset(rest.tolist()), local[rest], parameters, config.teacher_trees, part)
         if booster is None:
             p_seen = np.ones((len(held_out), 1))
         else:
-            margins = np.asarray(
-                booster.predict(h[held_out], raw_score=True, num_threads=parameters["num_threads"])
-            )
+            margins = np.asarray(booster.predict(h[held_out], raw_score=True, num_threads=threads))
             p_seen = softmax(margins.reshape(len(held_out), num_local)[:, seen])
         out[held_out] = expand_to_global(p_seen, seen, num_local, len(rest))
     return out

@@ -1,7 +1,8 @@
 """Teachers kept on disk: a client that starts again, or a second run on the same data, finds its teacher trained.
 
 A teacher follows from embeddings, labels, a few keys and a seed, so it is kept under their digest. The file is one
-safetensors blob behind its own SHA-256: a damaged one is trained anew. It is as private as the embeddings beside it.
+safetensors blob behind its own SHA-256: a damaged one, or one whose content is not that teacher's, is trained anew.
+It is as private as the embeddings beside it. Those used last are kept, up to :data:`MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,16 +20,24 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_client.booster_text import check_booster_text
 from fkd_client.teacher import Teacher, TeacherModel, TeacherReport, train_teacher
-from fkd_common.artifacts import write_atomically
+from fkd_common.artifacts import TEMPORARY, write_atomically
 from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
 from fkd_common.method.calibration import Calibration
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
 
 _DIGEST_BYTES = 32
+_SUFFIX = ".teacher"
 _VERSION = 1
 """Raised whenever training computes something else: teachers kept before then no longer match."""
+
+MAX_BYTES = 1 << 30
+"""Of all teachers in a folder; one of a hundred trees for each of ten classes takes 4 MB."""
+
+_UNFINISHED_S = 3600.0
+"""After this many seconds nobody writes at an unfinished file any more."""
 
 TEACHER_KEYS = (
     "teacher_trees", "teacher_depth", "teacher_lr", "teacher_leaves", "teacher_min_leaf", "teacher_feature_fraction",
@@ -38,8 +49,9 @@ TEACHER_KEYS = (
 class TeacherCache:
     """Trains teachers, and remembers them in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self._folder = folder
+        self._max_bytes = max_bytes
 
     def __call__(
         self,
@@ -56,16 +68,31 @@ class TeacherCache:
     ) -> Teacher:
         """The teacher that :func:`~fkd_client.teacher.train_teacher` makes of the same arguments."""
         data = (h_train, y_train, h_val, y_val)
-        path = self._folder / f"{teacher_key(data, num_classes, config, seed)}.teacher"
-        kept = _read(path, num_classes, len(y_val), threads)
+        path = self._folder / f"{teacher_key(data, num_classes, config, seed)}{_SUFFIX}"
+        kept = _read(path, data, num_classes, threads)
         if kept is not None:
+            with contextlib.suppress(OSError):
+                path.touch()  # the files of the least recent date go first
             return kept
         teacher = train_teacher(*data, num_classes, config, threads=threads, seed=seed, **how)
         with contextlib.suppress(OSError):  # a cache that cannot be filled costs a training, not the run
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             blob = _encode(teacher)
             write_atomically(path, hashlib.sha256(blob).digest() + blob)
+            self._tidy(path)
         return teacher
+
+    def _tidy(self, newest: Path) -> None:
+        """Remove what interrupted writes left, and the teachers not used for longest while there are too many bytes."""
+        for left in self._folder.glob(f"{TEMPORARY}*"):
+            if time.time() - left.stat().st_mtime > _UNFINISHED_S:
+                left.unlink(missing_ok=True)
+        others = [(path.stat(), path) for path in self._folder.glob(f"*{_SUFFIX}") if path != newest]
+        held = newest.stat().st_size
+        for status, path in sorted(others, key=lambda entry: entry[0].st_mtime_ns, reverse=True):
+            held += status.st_size
+            if held > self._max_bytes:
+                path.unlink(missing_ok=True)
 
 
 def teacher_key(data: tuple[NDArray[Any], ...], num_classes: int, config: RunConfig, seed: int) -> str:
@@ -108,8 +135,8 @@ def _encode(teacher: Teacher) -> bytes:
     return encode(tensors, {"numbers": json.dumps(numbers)})
 
 
-def _read(path: Path, num_classes: int, n_val: int, threads: int) -> Teacher | None:
-    """The teacher in an intact file; None if there is none or it is damaged."""
+def _read(path: Path, data: tuple[NDArray[Any], ...], num_classes: int, threads: int) -> Teacher | None:
+    """The teacher in an intact file; None if there is none, or it is damaged or not of these data."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -119,24 +146,65 @@ def _read(path: Path, num_classes: int, n_val: int, threads: int) -> Teacher | N
         return None
     try:
         tensors, numbers = decode(blob), json.loads(metadata_of(blob)["numbers"])
-        booster = tensors.get("booster")
-        model = TeacherModel(
-            booster=None if booster is None else lgb.Booster(model_str=booster.tobytes().decode()),
+        return _checked(tensors, numbers, data, num_classes, threads)
+    except (FkdError, KeyError, TypeError, ValueError, AttributeError, lgb.basic.LightGBMError):
+        return None  # written by another release
+
+
+def _checked(
+    tensors: Tensors, numbers: dict[str, Any], data: tuple[NDArray[Any], ...], num_classes: int, threads: int
+) -> Teacher:
+    """The teacher of a file's content.
+
+    Raises:
+        ValueError: It is not one of these data.
+        KeyError, TypeError: Something is missing, or of another kind.
+    """
+    h_train, y_train, _, y_val = data
+    present = np.unique(y_train).astype(np.int64)
+    if not np.array_equal(tensors["present"], present) or tensors["present"].dtype != np.int64:
+        raise ValueError("other classes")
+    calibration = Calibration(
+        _finite(tensors["slopes"], np.float64, present.shape),
+        _finite(tensors["offsets"], np.float64, present.shape),
+        _finite(tensors["identity"], np.bool_, present.shape),
+        _in_range(numbers["temperature"], math.inf),
+    )
+    if not calibration.temperature > 0:
+        raise ValueError("no temperature")
+    shape, soft = (len(y_train), num_classes), tensors["soft_source"]
+    oof = tensors.get("oof", soft) if numbers["has_oof"] else None
+    for shares in (soft, *(() if oof is None else (oof,))):
+        if _finite(shares, np.float32, shape).min(initial=0.0) < 0:
+            raise ValueError("negative shares")
+    booster = None
+    if len(present) > 1:
+        text = tensors["booster"].tobytes().decode()
+        check_booster_text(text, len(present), h_train.shape[1])
+        booster = lgb.Booster(model_str=text)
+    return Teacher(
+        model=TeacherModel(
+            booster=booster,
             present=tensors["present"],
             num_classes=num_classes,
-            n_val=n_val,
-            calibration=Calibration(
-                tensors["slopes"], tensors["offsets"], tensors["identity"], numbers["temperature"]
-            ),
+            n_val=len(y_val),
+            calibration=calibration,
             threads=threads,
-        )
-        soft = tensors["soft_source"]
-        return Teacher(
-            model=model,
-            soft_source=soft,
-            oof=tensors.get("oof", soft) if numbers["has_oof"] else None,
-            reliability=numbers["reliability"],
-            report=TeacherReport(**numbers["report"]),
-        )
-    except (FkdError, KeyError, TypeError, ValueError, lgb.basic.LightGBMError):
-        return None  # written by another release
+        ),
+        soft_source=soft,
+        oof=oof,
+        reliability=_in_range(numbers["reliability"], 1.0),
+        report=TeacherReport(**{name: float(value) for name, value in numbers["report"].items()}),
+    )
+
+
+def _finite(array: NDArray[Any], dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
+    if array.dtype != dtype or array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"expected finite {dtype.__name__} of shape {shape}")
+    return array
+
+
+def _in_range(value: Any, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ValueError(f"expected a number up to {most}")
+    return value

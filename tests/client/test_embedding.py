@@ -36,6 +36,9 @@ class CountingExtractor(torch.nn.Module):
         self.seen += len(x)
         return self.inner.stem_forward(x, scope)
 
+    def tail_forward(self, x, scope):
+        return self.inner.tail_forward(x, scope)
+
 
 def test_grey_pixels_are_scaled_normalised_and_repeated():
     spec = ExtractorSpec("resnet18", 2, (0.5, 0.5, 0.0), (0.5, 0.25, 1.0), stem="small")
@@ -125,6 +128,25 @@ def test_block_inputs_are_mapped_from_disk_and_lead_to_the_embeddings(tmp_path, 
     with torch.inference_mode():
         h = extractor.tail(FinetuneScope.BLOCK)(torch.tensor(np.array(inputs)))
     np.testing.assert_allclose(h, embed(extractor, pictures.images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scope", [FinetuneScope.BLOCK, FinetuneScope.LAYER4])
+def test_one_pass_gives_embeddings_and_block_inputs_bit_by_bit(tmp_path, extractor, pictures, scope):
+    counting = CountingExtractor(extractor)
+    told = []
+    h = embed_cached(
+        tmp_path / "one", SHA, counting, pictures, scope=scope, progress=lambda part, what: told.append(part)
+    )
+    assert told == [1.0]
+    inputs = block_inputs_cached(tmp_path / "one", SHA, counting, pictures, scope)
+    assert counting.seen == 12 + 2  # and two probes that tell the shape
+    assert h.tobytes() == embed(extractor, pictures.images).tobytes()
+    alone = block_inputs_cached(tmp_path / "two", SHA, extractor, pictures, scope)
+    assert inputs.shape == alone.shape
+    assert inputs.tobytes() == alone.tobytes()
+    again = embed_cached(tmp_path / "one", SHA, counting, pictures, scope=scope)
+    assert counting.seen == 14
+    assert again.tobytes() == h.tobytes()
 
 
 def test_block_inputs_of_the_head_are_the_embeddings(tmp_path, extractor, pictures):

@@ -204,6 +204,17 @@ def test_a_damaged_personal_model_is_refused(config, tmp_path):
         load_personal(folder)
 
 
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.5])
+def test_a_teacher_cut_short_is_refused_and_does_not_end_the_program(config, tmp_path, left):
+    train, val, teacher = client(config)
+    save_personal(personalise(published(config), train, val, teacher, config, seed=0), tmp_path, ORIGIN)
+    load_personal(tmp_path)
+    trees = (tmp_path / "teacher.txt").read_text()
+    (tmp_path / "teacher.txt").write_text(trees[: int(left * len(trees))])
+    with pytest.raises(DataError, match="not a readable personal model"):
+        load_personal(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"val_accuracy": []}', "[]", "nonsense"])
 def test_a_description_that_is_none_is_refused(config, tmp_path, text):
     train, val, teacher = client(config, v=0)

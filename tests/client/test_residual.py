@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from fkd_client.boosting import BinnedEmbeddings
 from fkd_client.residual import ResidualLearners, fit_and_predict_residuals
+from fkd_client.teacher import train_teacher
 from tests.client.conftest import make_blobs
 
 blobs, anchors = make_blobs(120, [0, 1, 2], seed=1), make_blobs(40, [0, 1, 2], seed=2)
@@ -47,3 +49,19 @@ def test_progress_ends_at_one(config):
         blobs.h, residuals(), anchors.h, config, threads=1, seed=0, progress=lambda f, _: told.append(f)
     )
     assert told == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_bins_shared_with_the_teacher_give_the_bits_of_bins_made_alone(config):
+    binned = BinnedEmbeddings(blobs.h, config, 1, 0)
+    of_two = [
+        train_teacher(
+            blobs.h, blobs.y, anchors.h, anchors.y, 4, config, threads=1, seed=0, binned=given
+        ).soft_source.tobytes()
+        for given in (binned, None, binned)
+    ]
+    assert len(set(of_two)) == 1
+    shared = ResidualLearners(blobs.h, config, threads=1, seed=0, binned=binned)
+    found = shared.fit_and_predict(residuals(), anchors.h)
+    alone = fit_and_predict_residuals(blobs.h, residuals(), anchors.h, config, threads=1, seed=0)
+    np.testing.assert_array_equal(found, alone)
+    assert found.any()

@@ -1,8 +1,12 @@
+import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
 
+from fkd_client.boosting import SideBySide
+from fkd_client.progress import silent
 from fkd_client.teacher import reliability, train_teacher
 from fkd_common.choices import Calibrator, KdTargets, Reliability
 from fkd_common.errors import DataError
@@ -144,3 +148,42 @@ def test_what_was_asked_lately_is_not_predicted_again(config, monkeypatch):
     assert len(predicted) == 1
     with pytest.raises(ValueError, match="read-only"):
         first[4][0, 0] = 2.0
+
+
+def test_fits_side_by_side_stop_when_one_fails():
+    started = Barrier(2, timeout=30)
+    told = []
+
+    def fit(number, progress):
+        started.wait()
+        if number == 1:
+            raise ValueError("no such tree")
+        for tree in range(30_000):  # half a minute, unless it is stopped
+            progress(tree / 30_000, "growing")
+            told.append(tree)
+            time.sleep(0.001)
+
+    with pytest.raises(ValueError, match="no such tree"):
+        SideBySide(2, 2).run(fit, silent)
+    assert len(told) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("fits", "threads", "at_once", "each"), [(4, 1, 1, 1), (4, 2, 2, 1), (4, 16, 4, 4), (1, 8, 1, 8)]
+)
+def test_threads_are_shared_out_among_fits(fits, threads, at_once, each):
+    plan = SideBySide(fits, threads)
+    assert (plan.at_once, plan.threads_each) == (at_once, each)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_progress_of_all_fits_ends_at_one_and_never_goes_back(config, threads):
+    train = make_blobs(90, [0, 1, 2], seed=1)
+    told = []
+    train_teacher(
+        train.h, train.y, train.h[:0], train.y[:0], C, config, threads=threads, seed=0,
+        progress=lambda fraction, what: told.append(fraction),
+    )  # fmt: skip
+    assert told == sorted(told)
+    assert told[-1] == pytest.approx(1.0)
+    assert len(told) == config.teacher_trees * (1 + config.kd_folds)

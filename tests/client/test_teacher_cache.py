@@ -1,6 +1,10 @@
 """A teacher found on disk is the one that would be trained, and anything else is trained anew."""
 
+import hashlib
 import json
+import os
+import re
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +12,9 @@ import pytest
 from fkd_client import teacher_cache
 from fkd_client.teacher import train_teacher
 from fkd_client.teacher_cache import TEACHER_KEYS, TeacherCache, teacher_key
+from fkd_common.artifacts import TEMPORARY
 from fkd_common.choices import KdTargets
+from fkd_common.tensors import decode_writeable, encode, metadata_of
 from tests.client.conftest import make_blobs
 
 C = 5
@@ -82,6 +88,117 @@ def test_a_damaged_file_is_noticed_and_replaced(tmp_path, config, trained, damag
     for _ in range(2):
         taught(TeacherCache(tmp_path), config)
     assert len(trained) == 2
+
+
+def resealed(file, change):
+    """The same file with its content changed, and a seal that fits: as a fault of a program would leave it."""
+    blob = file.read_bytes()[32:]
+    tensors, numbers = decode_writeable(blob), json.loads(metadata_of(blob)["numbers"])
+    change(tensors, numbers)
+    blob = encode(tensors, {"numbers": json.dumps(numbers)})
+    file.write_bytes(hashlib.sha256(blob).digest() + blob)
+
+
+def in_text(edit):
+    def change(tensors, numbers):
+        text = edit(tensors["booster"].tobytes().decode())
+        tensors["booster"] = np.frombuffer(text.encode(), np.uint8)
+
+    return change
+
+
+def without(name):
+    return lambda tensors, numbers: tensors.pop(name)
+
+
+def with_array(name, edit):
+    return lambda tensors, numbers: tensors.update({name: edit(tensors[name])})
+
+
+def with_number(name, value):
+    return lambda tensors, numbers: numbers.update({name: value})
+
+
+WRONG = {
+    "trees cut in the middle": in_text(lambda t: t[: t.index("Tree=4") + 60]),
+    "trees cut between two": in_text(lambda t: t[: t.index("Tree=4")]),
+    "no end": in_text(lambda t: t[: t.index("end of trees")]),
+    "a tree is missing": in_text(lambda t: t[: t.index("Tree=4")] + t[t.index("Tree=5") :]),
+    "a value is no number": in_text(lambda t: re.sub(r"leaf_value=\S", "leaf_value=x", t, count=1)),
+    "a leaf is missing": in_text(
+        lambda t: re.sub(r"leaf_value=\S+ ", lambda m: "leaf_value=" + " " * (len(m[0]) - 11), t, count=1)
+    ),
+    "a split of no column": in_text(
+        lambda t: re.sub(r"(split_feature=[^\n]*?\b)1\d", r"\g<1>99", t, count=1)
+    ),
+    "a child that is none": in_text(lambda t: re.sub(r"left_child=\S", "left_child=9", t, count=1)),
+    "a child that is its own parent": in_text(
+        lambda t: re.sub(r"left_child=\S+", lambda m: "left_child=0".ljust(len(m[0])), t, count=1)
+    ),
+    "other classes": in_text(lambda t: t.replace("num_class=3", "num_class=2")),
+    "empty text": in_text(lambda t: ""),
+    "no text": with_array("booster", lambda a: np.full(100, 255, np.uint8)),
+    "no trees": without("booster"),
+    "no classes": without("present"),
+    "other class ids": with_array("present", lambda a: a + 1),
+    "class ids of another type": with_array("present", lambda a: a.astype(np.float32)),
+    "too few slopes": with_array("slopes", lambda a: a[:-1]),
+    "offsets that are not finite": with_array("offsets", lambda a: a * np.nan),
+    "an identity of numbers": with_array("identity", lambda a: a.astype(np.float64)),
+    "too few targets": with_array("soft_source", lambda a: a[:-1]),
+    "targets of fewer classes": with_array("soft_source", lambda a: a[:, :-1]),
+    "targets that are no shares": with_array("soft_source", lambda a: a * -1),
+    "targets in a wider type": with_array("soft_source", lambda a: a.astype(np.float64)),
+    "a temperature of zero": with_number("temperature", 0.0),
+    "a reliability above one": with_number("reliability", 1.5),
+    "a reliability in words": with_number("reliability", "high"),
+    "a report of another release": with_number("report", {"val_accuracy": 1.0}),
+    "no report": with_number("report", None),
+}
+
+
+@pytest.mark.scenario(29)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_sealed_file_of_wrong_content_is_noticed_and_replaced(tmp_path, config, trained, wrong):
+    """LightGBM ends the whole process over some of these texts."""
+    taught(TeacherCache(tmp_path), config)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    resealed(file, lambda tensors, numbers: None)
+    taught(TeacherCache(tmp_path), config)
+    assert len(trained) == 1
+    resealed(file, WRONG[wrong])
+    for _ in range(2):
+        taught(TeacherCache(tmp_path), config)
+    assert len(trained) == 2
+    assert len(file.read_bytes()) == pytest.approx(len(whole), abs=64)  # seconds differ
+
+
+def test_what_interrupted_writes_left_is_swept_once_it_is_old(tmp_path, config):
+    old, fresh = tmp_path / f"{TEMPORARY}a.teacher.1", tmp_path / f"{TEMPORARY}b.teacher.2"
+    for path in (old, fresh):
+        path.write_bytes(b"half a teacher")
+    os.utime(old, (time.time() - 7200, time.time() - 7200))
+    taught(TeacherCache(tmp_path), config)
+    assert not old.exists()
+    assert fresh.exists()  # another client may be writing it
+
+
+def test_the_cache_keeps_the_teachers_that_were_used_last(tmp_path, config, trained):
+    taught(TeacherCache(tmp_path), config)
+    (first,) = tmp_path.iterdir()
+    cache = TeacherCache(tmp_path, max_bytes=int(2.5 * first.stat().st_size))
+    for seed, age in ((1, 300), (2, 200), (3, 100)):
+        for path in tmp_path.iterdir():
+            os.utime(path, (time.time() - age, time.time() - age))
+        taught(cache, config)  # the first is used again and again
+        taught(cache, config, seed=seed)
+    assert first.exists()
+    assert len([*tmp_path.iterdir()]) == 2
+    assert len(trained) == 4
+    tiny = TeacherCache(tmp_path, max_bytes=1)
+    taught(tiny, config, seed=9)
+    assert len([*tmp_path.iterdir()]) == 1  # the newest stays, however large
 
 
 def test_a_folder_that_cannot_be_written_costs_a_training(tmp_path, config, trained):
