@@ -230,7 +230,13 @@ class Session:
         during(PHASE_NAMES.get(key.phase, "") if key is not None else "setup")
         with self._work.lock:
             self._work.key, self._work.closed, self._work.progress = key, False, 0.0
+        self.unheard = ""
         self._busy.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is going on."""
+        return self._busy.is_set()
 
     def end(self) -> None:
         """Work is done; an open poll is sign of life enough."""

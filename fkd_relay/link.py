@@ -167,6 +167,9 @@ class UpstreamLink:
             self._lost(error)
         except FkdError as error:
             self._lost(error)
+        except OSError as error:  # the disk's trouble: tried again
+            self._ends.service.disk.say(str(error))
+            self._stopped.wait(LOOK_S)
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -202,7 +205,8 @@ class UpstreamLink:
             lambda run, now: (run.state, len(run.attendance.ready()), run.needed(), _few(run))
         )
         if state is RunState.GATHERING and ready < needed:
-            at.session.begin(None)
+            if not at.session.busy:
+                at.session.begin(None)
             self._tell(at, ready / needed, words)
             return
         at.session.end()
@@ -351,6 +355,8 @@ class UpstreamLink:
 
     def _lost(self, error: FkdError) -> None:
         """Keep the clients waiting, and say for what; the task at hand stays what it is."""
+        if self._stopped.is_set():
+            return
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             what = (

@@ -132,6 +132,9 @@ class RelayFkdRtm(FkdRtm):
         except (DataError, InvalidUploadError) as error:
             self.state = before
             raise DataError(f"the upstream coordinator's task cannot be used: {error}") from error
+        except OSError:
+            self.state = before
+            raise
 
     def _take_student(self, key: PhaseKey, student: Artifact | None) -> None:
         if student is None:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fkd_common.errors import FkdError, InvalidUploadError, RefusedError, UnauthenticatedError
+from fkd_common.errors import DataError, FkdError, InvalidUploadError, RefusedError, UnauthenticatedError
+from fkd_common.pb import coordinator_pb2 as pb
+from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import decode, encode
 from fkd_server.run_state import PhaseKey, RunState
 
@@ -378,6 +380,39 @@ def test_a_relay_whose_certificate_expires_while_its_clients_work_comes_back_wit
     play([above], [below], sites)
     assert above.coordinator.state is RunState.COMPLETED
     assert len(below.named("upstream_connected")) == 2
+    assert above.rounds()[0]["phases"]["student"]["returned"] == ["c", "r"]
+
+
+def test_a_task_that_does_not_fit_the_run_changes_nothing(tmp_path: Path) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    bad = encode({"output.bias": np.zeros(3, np.float32)})
+
+    play([above], [below], sites, until=lambda: in_phase(above, 1, STUDENT))
+    task = pb.Task(key=types.TaskKey(run_id="run-1", round=1, phase=STUDENT))  # type: ignore[arg-type]
+    before = below.method.snapshot()
+    with pytest.raises(
+        DataError, match="the upstream coordinator's task cannot be used: tensor names differ"
+    ):
+        below.method.take(task, {"student": bad})
+    assert below.method.snapshot() == before
+
+
+def test_a_disk_that_refuses_a_task_is_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    real, refusals = below.store.blobs.put, [OSError(28, "No space left on device")] * 2
+
+    def put(blob: Any, sha256: Any = None) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return real(blob, sha256)
+
+    monkeypatch.setattr(below.store.blobs, "put", put)
+    play([above], [below], sites, until=lambda: not refusals)
+    assert below.service.disk.lately()
+    play([above], [below], sites)
+    assert above.coordinator.state is RunState.COMPLETED
     assert above.rounds()[0]["phases"]["student"]["returned"] == ["c", "r"]
 
 
