@@ -44,7 +44,7 @@ from fkd_server.run_state import (
     RunState,
 )
 from fkd_server.standing import Standing
-from fkd_server.waiting import missed_quorum
+from fkd_server.waiting import missed_quorum, waiting_for
 
 RETRY_S = 0.4
 """A phase whose closing the disk refused is not folded again before this."""
@@ -249,6 +249,10 @@ class Coordinator(Standing):
         if self.open is not None:
             self.open.deadline += seconds
         self._emit(Event("was_asleep", {"seconds": round(seconds, 1)}))
+
+    def waiting_for(self, now: float) -> str:
+        """For a person: who or what the run waits for."""
+        return waiting_for(self, now)
 
     # -- the machine ------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from fkd_server.attendance import Attendance
 from fkd_server.cohort import quorum_of
 from fkd_server.pace import Pace
 from fkd_server.run_state import OpenPhase, PhaseKey, Position, RunOver, RunState
-from fkd_server.waiting import waiting_for
 
 
 class Standing:
@@ -88,7 +87,3 @@ class Standing:
     def may_answer(self, name: str, phase: OpenPhase) -> bool:
         """Whether a participant may still answer."""
         return name not in phase.uploads and name not in phase.failed and self.attendance.is_alive(name)
-
-    def waiting_for(self, now: float) -> str:
-        """For a person: who or what the run waits for."""
-        return waiting_for(self, now)

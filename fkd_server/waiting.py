@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fkd_server.run_state import MAX_DETAIL, OpenPhase
-
-if TYPE_CHECKING:
-    from fkd_server.standing import Standing
+from fkd_server.standing import Standing
 
 LISTED = 20
 """Names in one sentence: every client that waits is sent it."""
