@@ -10,6 +10,7 @@ from pathlib import Path
 from fkd_common.errors import ExitCode, UsageError
 from fkd_common.program import OneSentenceParser, run_program
 from fkd_common.settings import load_settings
+from fkd_common.stop_signals import stop_signals_raised
 
 _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--transport process|inprocess] ...
        fkd-bench embedding --data SHARD --extractor FILE
@@ -37,7 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         return ExitCode.OK if arguments else ExitCode.USAGE
-    return run_program("fkd-bench", "bench", lambda: _main(arguments))
+    return run_program("fkd-bench", "bench", lambda: _ended_cleanly(arguments))
+
+
+def _ended_cleanly(arguments: list[str]) -> int:
+    with stop_signals_raised():  # what a command started, and its folders, end with it
+        return _main(arguments)
 
 
 def _main(arguments: list[str]) -> int:

@@ -45,6 +45,8 @@ _NUM_ANCHORS = 500
 _NAME = "site"
 _FACTOR = 4
 """From a size to the next."""
+_MOST_STEPS = 4
+"""K = 2,560, n = 256,000."""
 _TOO_SHORT_S = 0.02
 """What takes less is not compared: mostly noise."""
 
@@ -106,7 +108,7 @@ def growth(arguments: list[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--steps", type=_steps, default=2, help="sizes above the smallest, each 4 times the one before (2)"
+        "--steps", type=_few, default=2, help="sizes above the smallest, each 4 times the one before (2)"
     )
     parser.add_argument(
         "--trees", type=_steps, default=20, help="boosting rounds of teacher and residual learners (20)"
@@ -122,6 +124,13 @@ def growth(arguments: list[str]) -> int:
         costs.append(cost_of(size, config))
     print(json.dumps({"sizes": [_object(cost) for cost in costs], "exponents": exponents(costs)}, indent=1))
     return ExitCode.OK
+
+
+def _few(text: str) -> int:
+    steps = _steps(text)
+    if steps > _MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"at most {_MOST_STEPS} expected, got {text}")
+    return steps
 
 
 def _steps(text: str) -> int:

@@ -52,7 +52,15 @@ MARGIN = 0.1
 MAX_MARGIN_S = 30.0
 GONE_S = 60.0
 """An upstream coordinator that has not answered for so long is not waited for to say that a finished run is over."""
-ENDS = ("OTHER_RUN", "RUN_OVER", "PROTOCOL_VERSION", "ANOTHER_KIND", "WRONG_IDENTITY", "MALFORMED")
+ENDS = (
+    "NO_RELAY",
+    "OTHER_RUN",
+    "RUN_OVER",
+    "PROTOCOL_VERSION",
+    "ANOTHER_KIND",
+    "WRONG_IDENTITY",
+    "MALFORMED",
+)
 """Refusals after which no other call can be answered."""
 
 _Answer = TypeVar("_Answer")
@@ -98,6 +106,8 @@ class UpstreamLink:
         self._open_line = open_line
         self._connection = connection
         self._connecting: Session | None = None
+        self.failure: FkdError | None = None
+        """Why the link has ended, though the run can go on."""
         self._work: pb.Task | None = None
         self._lost_at: float | None = None
         self._answered: PhaseKey | None = None
@@ -130,7 +140,7 @@ class UpstreamLink:
     @property
     def over(self) -> bool:
         """Whether there is nothing more to do."""
-        return self._stopped.is_set() or self._look(lambda run, now: run.over)
+        return self._stopped.is_set() or self.failure is not None or self._look(lambda run, now: run.over)
 
     def _run(self) -> None:
         while not self.over:
@@ -184,11 +194,12 @@ class UpstreamLink:
         if run.run_id != self._ends.upstream_run or run.config.sha256() != self._ends.service.config_sha256:
             session.leave()
             raise RefusedError(
-                f"the upstream coordinator at {self._ends.pace.upstream} now serves another run, {run.run_id}: start "
-                "this relay again to take part in it",
+                f"it serves run {run.run_id}, this relay's is part of {self._ends.upstream_run} (correct --upstream "
+                "or, with another --run-id, take part in that)",
                 reason="OTHER_RUN",
             )
         self._connection = Connection(session, Transfer(session, run, self._ends.store.blobs))
+        self._connecting = None
         if self._work is not None:
             session.begin(self._work.key)
         self._say("upstream_connected", run=run.run_id)
@@ -210,6 +221,7 @@ class UpstreamLink:
             self._tell(at, ready / needed, words)
             return
         at.session.end()
+        self._look(lambda run, now: self._ends.pace.ask())
         told = at.session.next_task()
         if told.HasField("task"):
             self._take(at, told.task)
@@ -350,8 +362,14 @@ class UpstreamLink:
             self._lost(error)
         elif self._is_done():
             self._complete(str(error))
-        else:
+        elif error.reason == "RUN_OVER":
             self._ends.service.abort(f"upstream: {error}")
+        else:  # another process took this one's place, or --upstream is not the coordinator that it was
+            self.failure = RefusedError(
+                f"this relay stops and its run is kept; the upstream coordinator at {self._ends.pace.upstream} says: "
+                f"{error}",
+                reason=error.reason,
+            )
 
     def _lost(self, error: FkdError) -> None:
         """Keep the clients waiting, and say for what; the task at hand stays what it is."""

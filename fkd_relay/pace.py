@@ -29,14 +29,19 @@ class UpstreamPace:
         self._dropped = ""
         self._over = ""
         self._said = ""
+        self._asked = False
 
     def give(self, key: PhaseKey, until: float) -> None:
         """The upstream coordinator asks for this phase."""
-        self._key, self.until, self._dropped, self._said = key, until, "", ""
+        self._key, self.until, self._dropped, self._said, self._asked = key, until, "", "", False
 
     def drop(self, key: PhaseKey, why: str) -> None:
         """The task at hand, or one like it from before this process, does not count any more."""
         self._key, self._dropped = key, why
+
+    def ask(self) -> None:
+        """The upstream coordinator is asked for a task, and may take its time."""
+        self._asked = True
 
     def wait(self, said: str) -> None:
         """The upstream coordinator has no task now, and says what it waits for."""
@@ -71,4 +76,10 @@ class UpstreamPace:
         """See :meth:`Pace.awaits`."""
         if self.trouble:
             return self.trouble
-        return f"the upstream coordinator at {self.upstream} waits: {self._said}" if self._said else ""
+        if self._said:
+            return f"the upstream coordinator at {self.upstream} waits: {self._said}"
+        return (
+            f"the upstream coordinator at {self.upstream} has no task for this relay yet"
+            if self._asked
+            else ""
+        )

@@ -38,16 +38,19 @@ class Attendance:
 
     def resume(self, clients: Iterable[KnownClient], now: float) -> None:
         """Take up who had registered with an earlier process: sessions stay valid, silence counts from later on."""
-        for client in clients:
+        known = list(clients)
+        leisure = self._beat_s(len(known)) / self._heartbeat_s  # as they may have been told
+        for client in known:
             self._sessions[client.session] = client.name
             self.clients[client.name] = ClientRecord(
                 client.name,
                 client.session,
-                last_seen=now + self._limit_s,
+                last_seen=now + self._limit_s * leisure,
                 alive=client.ready,  # who had not asked for work is not waited for; any call brings it back
                 ready=client.ready,
                 contributed=client.contributed,
                 relay=client.relay,
+                leisure=leisure,
             )
 
     def register(
@@ -113,7 +116,7 @@ class Attendance:
     def still_poll(self, sessions: Iterable[bytes], now: float) -> None:
         """Polls that are held are signs of life; those of sessions that have ended are not."""
         for session in sessions:
-            if session in self._sessions:
+            if session in self._sessions and not self.client_of(session).left:
                 self.seen(session, now)
 
     def _make_room(self, awaited: Collection[str]) -> None:
@@ -156,10 +159,12 @@ class Attendance:
 
     def next_beat_s(self, session: bytes) -> float:
         """When a client at work is to send its next sign of life: the more there are, the less often."""
-        client = self.client_of(session)
-        every = max(self._heartbeat_s, len(self.live()) / BEATS_PER_S)
-        client.leisure = every / self._heartbeat_s
+        every = self._beat_s(len(self.live()))
+        self.client_of(session).leisure = every / self._heartbeat_s
         return every
+
+    def _beat_s(self, clients: int) -> float:
+        return max(self._heartbeat_s, clients / BEATS_PER_S)
 
     def forgive(self, seconds: float) -> None:
         """Nothing could be heard for so long: it is not held against anybody."""

@@ -63,6 +63,9 @@ class EvaluatorMaker(Protocol):
 class Link(Protocol):
     """Carries a run along with another coordinator's."""
 
+    failure: FkdError | None
+    """Why this process cannot go on, though the run can: another one may."""
+
     def start(self) -> None:
         """Begin."""
 
@@ -289,7 +292,9 @@ def wire(
     coordinator = Coordinator(wiring.config, method, store, recorder.on_event, time.perf_counter, wiring.pace)
     identity = RunIdentity(run_id, began.classes, {"extractor": began.extractor, "anchors": began.anchors})
     spool = UploadSpool(folder.path / "spool", settings.upload_ttl_s)
-    service = CoordinatorService(identity, coordinator, method, wiring.rules, store, spool, time.monotonic)
+    service = CoordinatorService(
+        identity, coordinator, method, wiring.rules, store, spool, time.monotonic, settings.relays
+    )
     evaluator = None
     if settings.test is not None and wiring.evaluator is not None and not folder.finished:
         evaluator = wiring.evaluator(

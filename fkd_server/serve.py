@@ -197,6 +197,8 @@ class _Serving:
                 self._run.service.was_asleep(asleep)
             ticked = time.monotonic()
             await self._server.tick()
+            if self._run.link is not None and self._run.link.failure is not None:
+                raise self._run.link.failure
             self._say(self._run.service.waiting_for)
             await self._sleep()
 

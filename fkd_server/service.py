@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -88,7 +88,9 @@ class CoordinatorService:
         store: RunStore,
         spool: UploadSpool,
         clock: Callable[[], float],
+        relays: Container[str] = (),
     ) -> None:
+        self._relays = relays
         self.ledger = store.ledger
         self.identity = identity
         self._coordinator = coordinator
@@ -318,6 +320,11 @@ class CoordinatorService:
                 reason="WRONG_IDENTITY",
             )
         call.client = check_client_name(peer.name or request.client_name)
+        if request.relay and call.client not in self._relays:
+            raise RefusedError(
+                f"{call.client} comes as a relay, and this coordinator takes sums only from those named with --relays",
+                reason="NO_RELAY",
+            )
         session = self._run_tag + secrets.token_bytes(12)
         self._coordinator.register(call.client, session, self._clock(), relay=request.relay)
         return pb.RegisterResponse(

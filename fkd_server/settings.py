@@ -13,6 +13,7 @@ from fkd_common.errors import UsageError
 from fkd_common.logs import LogFormat
 from fkd_common.places import RUNS
 from fkd_common.settings import ProgramSettings
+from fkd_common.typed_text import Listed
 
 
 class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their model_config merges
@@ -39,6 +40,8 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """@FILE with a word that whoever wants to see the page or the metrics must show; needed beyond this machine."""
     insecure: bool = False
     """Accept plain text beyond loopback: only inside a network you trust."""
+    relays: Listed[str] = ()
+    """Names of clients that may be relays, as NAME,NAME: their n_k may change, and their counts are not checked."""
     upstream: str | None = None
     """Be a relay: take part in the run of the coordinator at HOST:PORT, as one client, with sums over one's own."""
     upstream_name: str | None = None

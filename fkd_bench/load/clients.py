@@ -91,7 +91,8 @@ class NoOpClient:
             FkdError: The coordinator refused this client or went away, or the run was aborted.
         """
         run = self.session.register()
-        with tempfile.TemporaryDirectory() as unused:  # nothing is exchanged that lasts longer than a round
+        # In the run's folder, where this process is: nothing is exchanged that lasts longer than a round.
+        with tempfile.TemporaryDirectory(dir=".") as unused:
             self._work(run, Transfer(self.session, run, BlobStore(Path(unused))))
         self.session.leave()
 

@@ -14,7 +14,6 @@ from fkd_bench.narrator import Narrator
 from fkd_common.config import FKD_RTM
 from fkd_common.errors import ExitCode, UsageError
 from fkd_common.settings import load_settings
-from fkd_common.stop_signals import stop_signals_raised
 from fkd_common.tensors import Tensors
 
 
@@ -31,8 +30,7 @@ def load(arguments: list[str]) -> int:
         raise UsageError("--idle-s measures our own coordinator alone: leave out --against")
     tensors = exchanged_tensors(settings.model)
     flowers = Flower.installed(settings) if settings.against else []
-    with stop_signals_raised():  # what it started ends with it
-        print(json.dumps(_measured(settings, tensors, flowers), indent=1))
+    print(json.dumps(_measured(settings, tensors, flowers), indent=1))
     return ExitCode.OK
 
 

@@ -22,7 +22,7 @@ from .programs import PATIENCE_S, Launcher, Program, address_of, free_port
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 EXACT = [f"--{name.replace('_', '-')}={value}" for name, value in UNCODED.items()]
-WHOLE = ("--rounds", "1", "--heartbeat-s", "1", "--heartbeat-limit-s", "30", *EXACT)
+WHOLE = ("--relays", "north", "--rounds", "1", "--heartbeat-s", "1", "--heartbeat-limit-s", "30", *EXACT)
 """One round: what training makes of the last bits of a student is not the relay's."""
 
 
@@ -119,7 +119,7 @@ def test_a_relay_started_first_finds_its_coordinator_says_whom_it_waits_for_and_
     port = free_port()
     relay = launch.relay(f"127.0.0.1:{port}", "north", "--min-clients", "1")
     relay.wait_for("upstream_unreachable")
-    server = launch.server("--min-clients", "2", port=port)
+    server = launch.server("--relays", "north", "--min-clients", "2", port=port)
     status = launch.start("status", ["fkd_server.cli", "status", "--server", address_of(relay)])
     assert status.end() == ExitCode.OK
     assert f"a relay of the coordinator at {address_of(server)}" in status.stdout
@@ -137,7 +137,7 @@ def test_a_relay_started_first_finds_its_coordinator_says_whom_it_waits_for_and_
 
 
 def test_a_run_that_no_relay_can_carry_is_refused_in_a_sentence(launch: Launcher) -> None:
-    server = launch.server("--min-clients", "2", "--aggregation", "median")
+    server = launch.server("--relays", "north", "--min-clients", "2", "--aggregation", "median")
     relay = launch.relay(address_of(server), "north")
     assert relay.end() == ExitCode.USAGE
     (sentence,) = relay.said
@@ -155,7 +155,9 @@ def test_a_relay_joins_upstream_with_a_token(launch: Launcher, tmp_path: Path) -
     given = launch.start("token", ["fkd_server.cli", "token", "create", "north", "--tls", str(tls)])
     assert given.end() == ExitCode.OK
     token.write_text(given.stdout)
-    server = launch.server("--tls", str(tls), "--host", "127.0.0.1", "--min-clients", "2")
+    server = launch.server(
+        "--relays", "north", "--tls", str(tls), "--host", "127.0.0.1", "--min-clients", "2"
+    )
     at = server.wait_for("serving")
     address = f"localhost:{str(at['address']).rpartition(':')[2]}"
     upstream = ["--upstream", address, "--upstream-tls", str(tmp_path / "upstream")]

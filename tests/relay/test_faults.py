@@ -340,15 +340,49 @@ def test_a_run_that_is_aborted_upstream_is_aborted_here_with_the_reason(tmp_path
     assert not sites[0].poll().finished.completed
 
 
-def test_another_run_upstream_ends_this_one(tmp_path: Path) -> None:
+def test_another_run_upstream_ends_the_process_and_not_the_run(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
     play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
     other = hub(tmp_path / "other", **STUDENTS, seed=9)
     below = again(below, above, *sites[:2])
     below.wire.to = other.answer
     steps(below)
-    assert below.coordinator.state is RunState.ABORTED
-    assert "now serves another run" in below.coordinator.detail
+    assert "this relay stops and its run is kept" in str(below.link.failure)
+    assert "correct --upstream" in str(below.link.failure)
+    assert below.link.over
+    assert below.coordinator.state is RunState.RUNNING
+    below = again(below, above, *sites[:2])
+    play([above], [below], sites)
+    assert below.coordinator.state is RunState.COMPLETED
+
+
+def test_another_process_under_the_relays_name_ends_this_one_and_not_the_run(tmp_path: Path) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
+    register(above, below.link._ends.name, relay=True)
+    steps(below)
+    assert "another process registered under the same name" in str(below.link.failure)
+    assert below.coordinator.state is RunState.RUNNING
+
+
+def test_a_relay_that_stops_says_goodbye_also_after_it_has_connected_again(tmp_path: Path) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
+    below = again(below, above, *sites[:2])
+    steps(below)
+    assert above.coordinator.attendance.live()
+    below.link.close()
+    assert not any(client.name == below.link._ends.name for client in above.coordinator.attendance.live())
+
+
+def test_who_is_not_named_with_relays_is_none(tmp_path: Path) -> None:
+    run = hub(tmp_path, **STUDENTS)
+    run.service._relays = ("north",)
+    register(run, "north", relay=True)
+    with pytest.raises(RefusedError, match="named with --relays") as error:
+        register(run, "x", relay=True)
+    assert error.value.reason == "NO_RELAY"
+    register(run, "x", relay=False)
 
 
 def test_a_relay_that_the_hub_does_not_let_in_keeps_its_clients_waiting(tmp_path: Path) -> None:

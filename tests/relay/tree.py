@@ -46,7 +46,7 @@ from fkd_server.spool import UploadSpool
 from fkd_server.store import RunDescription, RunStore
 from fkd_server.validation import UploadRules
 
-from ..server.tiny import MOMENTS, RESIDUALS, STUDENT, VOTES, Clock, Site, TinyRun, inline, tiny_run
+from ..server.tiny import MOMENTS, RELAYS, RESIDUALS, STUDENT, VOTES, Clock, Site, TinyRun, inline, tiny_run
 
 CLASSES = ("cat", "dog", "owl")
 ANCHORS = np.random.default_rng(5).normal(size=(12, 3)).astype(np.float32)
@@ -170,7 +170,7 @@ def relay(folder: Path, above: TinyRun | Relay, name: str = "r", min_clients: in
     artifacts = {"extractor": began.extractor, "anchors": began.anchors}
     spool, rules = UploadSpool(folder / "spool"), UploadRules.of(method)
     service = CoordinatorService(
-        RunIdentity(folder.name, CLASSES, artifacts), coordinator, method, rules, store, spool, clock
+        RunIdentity(folder.name, CLASSES, artifacts), coordinator, method, rules, store, spool, clock, RELAYS
     )
     link = UpstreamLink(Ends(service, method, pace, store, events.append, identity.run_id, name), wire.line)
     return Relay(folder, method, coordinator, service, store, pace, link, wire, clock, events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fkd_common.errors import StaleError
-from fkd_server.run_state import AssignedTask, MustWait, RunOver, RunState
+from fkd_server.run_state import AssignedTask, KnownClient, MustWait, RunOver, RunState
 
 from .state_machine import Run
 
@@ -187,6 +187,23 @@ def test_many_clients_send_fewer_signs_of_life_and_are_missed_later() -> None:
     assert attendance.next_beat_s(b"a") == 2.0  # alone again
     run.coordinator.tick(20.5)
     assert not attendance.live()
+
+
+def test_after_a_restart_many_clients_are_given_the_time_that_they_were_told() -> None:
+    run = Run(min_clients=3, heartbeat_s=2.0, heartbeat_limit_s=8.0)
+    attendance = run.coordinator.attendance
+    known = [KnownClient(f"c{number:04}", str(number).encode(), True, False) for number in range(3000)]
+    attendance.resume(known, now=0.0)
+    run.coordinator.tick(100.0)
+    assert len(attendance.live()) == 3000  # who beats every 30 s
+
+
+def test_a_poll_of_a_client_that_has_left_is_no_sign_of_life() -> None:
+    run = Run(min_clients=3)
+    run.join("a", "b")
+    run.coordinator.leave(b"a", 1.0)
+    run.coordinator.attendance.still_poll([b"a"], 1.5)
+    assert [client.name for client in run.coordinator.attendance.live()] == ["b"]
 
 
 def test_a_poll_that_will_be_held_is_not_told_why() -> None:

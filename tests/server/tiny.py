@@ -58,6 +58,17 @@ class Clock:
         return self.now
 
 
+class _Everything:
+    """Holds whatever it is asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+RELAYS = _Everything()
+"""Who may be a relay in a tiny run: anybody."""
+
+
 @dataclass
 class TinyRun:
     """A wired-up run without a network."""
@@ -118,7 +129,8 @@ def tiny_run(
         coordinator.resume(at, store.clients(), waiting, clock.now)
     identity = RunIdentity("run-1", classes, {"extractor": began.extractor})
     spool = UploadSpool(folder / "spool")
-    service = CoordinatorService(identity, coordinator, method, UploadRules.of(method), store, spool, clock)
+    rules = UploadRules.of(method)
+    service = CoordinatorService(identity, coordinator, method, rules, store, spool, clock, RELAYS)
     overview = Overview(service, chronicle, store, method.embedding_dim)
     files = PublishedFiles(folder / "model.safetensors", chronicle, began.extractor, store.blobs)
     return TinyRun(
