@@ -30,7 +30,7 @@ class Mark:
     server_cpu_s: float
     client_cpu_s: float
     wire_bytes: int
-    """Through the relay, both directions; 0 without one."""
+    """Through the proxy, both directions; 0 without one."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def describe(settings: LoadSettings, tensors: Tensors, timed: Measured, wired: M
         settings: What was asked for.
         tensors: What was exchanged.
         timed: The run that is measured.
-        wired: Another, of `wire_rounds` rounds, through the relay.
+        wired: Another, of `wire_rounds` rounds, through the proxy.
     """
     rounds, first, last = settings.rounds, timed.first, timed.last
     wire = (wired.last.wire_bytes - wired.first.wire_bytes) / settings.wire_rounds if wired else None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fkd_bench.load.figures import Json, Mark, Measured, describe
-from fkd_bench.load.programs import Program, Programs, Relay, programs
+from fkd_bench.load.programs import Program, Programs, Proxy, programs
 from fkd_bench.load.settings import LoadSettings
 from fkd_bench.load.usage import ProcessTree
 from fkd_bench.narrator import Narrator
@@ -97,19 +97,19 @@ def measure_flower(settings: LoadSettings, tensors: Tensors, flower: Flower, nar
         FkdError: A program failed or came to no end.
     """
     narrator.say(f"{flower.name}, the same tensors, clients and rounds")
-    timed, wired = _run(settings, tensors, flower, narrator, relayed=False), None
+    timed, wired = _run(settings, tensors, flower, narrator, proxied=False), None
     if settings.wire_rounds:
-        narrator.say(f"{settings.wire_rounds} more rounds through a relay that counts bytes")
+        narrator.say(f"{settings.wire_rounds} more rounds through a proxy that counts bytes")
         short = settings.model_copy(update={"rounds": settings.wire_rounds})
-        wired = _run(short, tensors, flower, narrator, relayed=True)
+        wired = _run(short, tensors, flower, narrator, proxied=True)
     return {**describe(settings, tensors, timed, wired), "versions": flower.versions}
 
 
 def _run(
-    settings: LoadSettings, tensors: Tensors, flower: Flower, narrator: Narrator, *, relayed: bool
+    settings: LoadSettings, tensors: Tensors, flower: Flower, narrator: Narrator, *, proxied: bool
 ) -> Measured:
     with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
-        return _FlowerRun(settings, flower, Path(name), running, narrator).measured(tensors, relayed=relayed)
+        return _FlowerRun(settings, flower, Path(name), running, narrator).measured(tensors, proxied=proxied)
 
 
 class _FlowerRun:
@@ -125,20 +125,20 @@ class _FlowerRun:
         self._narrator = narrator
         self._events_file = folder / "events.jsonl"
 
-    def measured(self, tensors: Tensors, *, relayed: bool) -> Measured:
+    def measured(self, tensors: Tensors, *, proxied: bool) -> Measured:
         """Start its server, its clients and its app; wait for the last round."""
         arrays: dict[str, Any] = dict(tensors)
         np.savez(self._folder / "model.npz", **arrays)
         shutil.copytree(_PARTS / "app", self._folder / "app")
         started = time.time()
         server, fleet, control = self._start_server()
-        relay = Relay(self._running, fleet) if relayed else None
-        nodes = self._start_nodes(relay.port if relay else fleet)
+        proxy = Proxy(self._running, fleet) if proxied else None
+        nodes = self._start_nodes(proxy.port if proxy else fleet)
         with ProcessTree(server.process.pid) as hub, ProcessTree(nodes.process.pid) as sites:
             self._submit(control)
             marks: dict[int, Mark] = {}
             for event in self._events():
-                passed = relay.passed() if relay else 0
+                passed = proxy.passed() if proxy else 0
                 marks[event["round"]] = Mark(event["at_s"], hub.cpu_s(), sites.cpu_s(), passed)
                 if event["round"] == self._settings.rounds:
                     break

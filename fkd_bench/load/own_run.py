@@ -26,7 +26,7 @@ from fkd_bench.load import method
 from fkd_bench.load.clients import SEEN, Orders, Seen, client_name
 from fkd_bench.load.figures import Json, Mark, Measured, describe
 from fkd_bench.load.model import EMBEDDING_DIM, NUM_CLASSES
-from fkd_bench.load.programs import Program, Programs, Relay, programs
+from fkd_bench.load.programs import Program, Programs, Proxy, programs
 from fkd_bench.load.settings import LoadSettings
 from fkd_bench.load.usage import ProcessTree
 from fkd_bench.narrator import Narrator
@@ -54,16 +54,16 @@ _LIBRARIES = ("fkd", "grpcio", "numpy", "protobuf")
 
 
 def measure_own(settings: LoadSettings, tensors: Tensors, narrator: Narrator) -> Json:
-    """Measure a coordinator: once as it is and, if asked for, once more behind a relay that counts bytes.
+    """Measure a coordinator: once as it is and, if asked for, once more behind a proxy that counts bytes.
 
     Raises:
         FkdError: A program failed; the message is its own.
     """
-    timed, wired = _run(settings, tensors, narrator, relayed=False), None
+    timed, wired = _run(settings, tensors, narrator, proxied=False), None
     if settings.wire_rounds:
-        narrator.say(f"{settings.wire_rounds} more rounds through a relay that counts bytes")
+        narrator.say(f"{settings.wire_rounds} more rounds through a proxy that counts bytes")
         short = settings.model_copy(update={"rounds": settings.wire_rounds})
-        wired = _run(short, tensors, narrator, relayed=True)
+        wired = _run(short, tensors, narrator, proxied=True)
     return {
         **describe(settings, tensors, timed, wired),
         "method": settings.method,
@@ -80,26 +80,26 @@ def measure_idle(settings: LoadSettings, tensors: Tensors, narrator: Narrator) -
         FkdError: A program failed; the message is its own.
     """
     with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
-        return _OwnRun(settings, Path(name), running, narrator, relayed=False).idle(tensors)
+        return _OwnRun(settings, Path(name), running, narrator, proxied=False).idle(tensors)
 
 
-def _run(settings: LoadSettings, tensors: Tensors, narrator: Narrator, *, relayed: bool) -> Measured:
+def _run(settings: LoadSettings, tensors: Tensors, narrator: Narrator, *, proxied: bool) -> Measured:
     with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
-        return _OwnRun(settings, Path(name), running, narrator, relayed).measured(tensors)
+        return _OwnRun(settings, Path(name), running, narrator, proxied).measured(tensors)
 
 
 class _OwnRun:
     """One run at work."""
 
     def __init__(
-        self, settings: LoadSettings, folder: Path, running: Programs, narrator: Narrator, relayed: bool
+        self, settings: LoadSettings, folder: Path, running: Programs, narrator: Narrator, proxied: bool
     ) -> None:
         self._settings = settings
         self._folder = folder
         self._running = running
         self._narrator = narrator
-        self._relayed = relayed
-        self._relay: Relay | None = None
+        self._proxied = proxied
+        self._proxy: Proxy | None = None
         self._started_s = 0.0
 
     def measured(self, tensors: Tensors) -> Measured:
@@ -169,17 +169,17 @@ class _OwnRun:
 
     def _address(self, address: str) -> str:
         """Where clients are to connect."""
-        if not self._relayed:
+        if not self._proxied:
             return address
         host, port = split_address(address)
-        self._relay = self._relay or Relay(self._running, port)
-        return f"{host}:{self._relay.port}"
+        self._proxy = self._proxy or Proxy(self._running, port)
+        return f"{host}:{self._proxy.port}"
 
     def _tls_folder(self) -> str | None:
         return str(self._folder / "sites") if self._settings.tls else None
 
     def _mark(self, at_s: float, hub: ProcessTree, sites: ProcessTree) -> Mark:
-        return Mark(at_s, hub.cpu_s(), sites.cpu_s(), self._relay.passed() if self._relay else 0)
+        return Mark(at_s, hub.cpu_s(), sites.cpu_s(), self._proxy.passed() if self._proxy else 0)
 
     def _events(self, server: Program, clients: Sequence[Program]) -> Iterator[Json]:
         """What the coordinator says, as it says it; once it serves, clients are sent to it.

@@ -158,11 +158,11 @@ def programs(folder: Path) -> Iterator[Programs]:
         running.stop()
 
 
-class Relay:
-    """A counting relay in front of a port; see :mod:`fkd_bench.load.relay`."""
+class Proxy:
+    """A counting proxy in front of a port; see :mod:`fkd_bench.load.proxy`."""
 
     def __init__(self, running: Programs, port: int) -> None:
-        self._program = running.module("relay", "fkd_bench.load.relay", str(port))
+        self._program = running.module("proxy", "fkd_bench.load.proxy", str(port))
         self.port = self._number()
 
     def passed(self) -> int:

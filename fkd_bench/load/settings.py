@@ -34,7 +34,7 @@ class LoadSettings(ProgramSettings):
     tls: bool = False
     """Mutual TLS, with certificates made for this call."""
     wire_rounds: int = Field(2, ge=0)
-    """Rounds of a second, shorter run through a relay that counts bytes on the wire (0: none)."""
+    """Rounds of a second, shorter run through a proxy that counts bytes on the wire (0: none)."""
     idle_s: float = Field(0.0, ge=0, le=86_400)
     """Instead of rounds: what clients cost that wait in polls, over so many seconds."""
     against: Peer | None = None

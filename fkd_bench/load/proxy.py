@@ -1,6 +1,6 @@
 """A process that passes TCP on to another port and counts the bytes; it neither reads nor changes them.
 
-``python -m fkd_bench.load.relay PORT`` prints the port it listens on; then, for every line on standard input, the bytes
+``python -m fkd_bench.load.proxy PORT`` prints the port it listens on; then, for every line on standard input, the bytes
 so far in both directions together. It ends with its standard input. Counted is what TCP carries: HTTP/2 or HTTP with
 its headers and control frames, not TCP's and IP's own headers.
 """
@@ -15,7 +15,7 @@ _HOST = "127.0.0.1"
 _BUFFER = 1 << 18
 
 
-class _Relay:
+class _Proxy:
     def __init__(self, target: int) -> None:
         self.passed = 0
         self._target = target
@@ -37,12 +37,12 @@ class _Relay:
 
 
 async def _main(target: int) -> None:
-    relay, loop, over = _Relay(target), asyncio.get_running_loop(), asyncio.Event()
-    server = await asyncio.start_server(relay.join, _HOST, 0, limit=_BUFFER)
+    proxy, loop, over = _Proxy(target), asyncio.get_running_loop(), asyncio.Event()
+    server = await asyncio.start_server(proxy.join, _HOST, 0, limit=_BUFFER)
 
     def asked() -> None:
         if sys.stdin.readline():
-            print(relay.passed, flush=True)
+            print(proxy.passed, flush=True)
         else:
             over.set()
 
