@@ -183,12 +183,11 @@ def test_one_certificate_holds_a_few_watches_however_many_connections_it_opens(
         channels = [
             grpc.secure_channel(coordinator.address, site.channel_credentials(), many) for _ in range(2)
         ]
-        watches = [
-            health_pb2_grpc.HealthStub(channels[number % 2]).Watch(health_pb2.HealthCheckRequest())
-            for number in range(WATCHES_PER_CALLER)
-        ]
-        for watch in watches:
-            assert next(watch).status == SERVING
+        watches = []  # one after another: requests that come at once have a limit of their own
+        for number in range(WATCHES_PER_CALLER):
+            stub = health_pb2_grpc.HealthStub(channels[number % 2])
+            watches.append(stub.Watch(health_pb2.HealthCheckRequest()))
+            assert next(watches[-1]).status == SERVING
         with probe(coordinator.address, site) as stub:
             with pytest.raises(grpc.RpcError) as error:
                 next(stub.Watch(health_pb2.HealthCheckRequest()))
