@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fkd_client.join import join
 from fkd_client.tls import ClientTls
@@ -21,9 +23,16 @@ def upstream_identity(settings: ServerSettings) -> tuple[str, ClientTls | None]:
         UsageError: Flags that contradict each other or the certificate, or plain text beyond this machine.
         FkdError: The upstream coordinator does not accept the token, or does not answer.
     """
-    try:
+    with relays_words():
         return _identity(settings)
-    except FkdError as error:  # a client's words, whose flags have other names here
+
+
+@contextmanager
+def relays_words() -> Iterator[None]:
+    """Errors of a client's code with the names that its flags have at a relay."""
+    try:
+        yield
+    except FkdError as error:
         words = re.sub(r"--(tls|join-port|join|name|insecure)\b", r"--upstream-\1", str(error))
         raise type(error)(re.sub(r"--server\b", "--upstream", words), reason=error.reason) from error
 

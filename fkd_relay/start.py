@@ -20,7 +20,7 @@ from fkd_common.errors import DataError, UnreachableError
 from fkd_common.logs import log_context
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Transport
-from fkd_relay.credentials import upstream_identity
+from fkd_relay.credentials import relays_words, upstream_identity
 from fkd_relay.link import PATIENCE_S, Connection, Ends, UpstreamLink
 from fkd_relay.method import RelayFkdRtm
 from fkd_relay.pace import UpstreamPace
@@ -101,7 +101,8 @@ def _connect(
         session = Session(open_line(), name, PATIENCE_S, announce=False)
         preparation.on_cancel(lambda held=session: held.close(notify=False))  # type: ignore[misc]
         try:
-            run = session.register(relay=True)
+            with relays_words():
+                run = session.register(relay=True)
             session.begin(None)
             return Connection(session, Transfer(session, run, blobs)), run
         except UnreachableError as error:

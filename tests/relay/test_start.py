@@ -16,6 +16,7 @@ from fkd_common.errors import RefusedError, UnreachableError, UsageError
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import decode
 from fkd_relay import start
+from fkd_relay.credentials import relays_words
 from fkd_relay.refusals import check_run
 from fkd_server.operator.tables import status_view
 from fkd_server.prepare import Preparation
@@ -228,3 +229,13 @@ def test_a_relay_imports_neither_torch_nor_lightgbm() -> None:
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
         == "[]\n"
     )
+
+
+def test_what_a_clients_code_says_has_the_names_of_a_relays_flags() -> None:
+    said = "it expects TLS: give --tls FOLDER, made by --join @TOKENFILE, to --server hub:1"
+    with pytest.raises(UnreachableError) as error, relays_words():
+        raise UnreachableError(said, reason="TLS")
+    assert str(error.value) == (
+        "it expects TLS: give --upstream-tls FOLDER, made by --upstream-join @TOKENFILE, to --upstream hub:1"
+    )
+    assert error.value.reason == "TLS"
