@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from fkd_common.errors import ExitCode, UsageError
@@ -38,12 +39,17 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         return ExitCode.OK if arguments else ExitCode.USAGE
-    return run_program("fkd-bench", "bench", lambda: _ended_cleanly(arguments))
+    return run_command(lambda: _main(arguments))
 
 
-def _ended_cleanly(arguments: list[str]) -> int:
-    with stop_signals_raised():  # what a command started, and its folders, end with it
-        return _main(arguments)
+def run_command(command: Callable[[], int]) -> int:
+    """Carry out a command as a program does; what it started, and its folders, end with it."""
+
+    def until_stopped() -> int:
+        with stop_signals_raised():
+            return command()
+
+    return run_program("fkd-bench", "bench", until_stopped)
 
 
 def _main(arguments: list[str]) -> int:

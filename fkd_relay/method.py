@@ -30,13 +30,10 @@ from fkd_common.phases import REFINE_PHASES
 from fkd_common.tensors import Tensors, check_schema, decode
 from fkd_relay.answer import Answer
 from fkd_server.method.combine import (
-    NO_VALIDATION,
     Combined,
     combine_residuals,
     combine_students,
-    moment_factors,
-    read_upload,
-    vote_factors,
+    sum_votes,
 )
 from fkd_server.method.federated_method import (
     BelowQuorum,
@@ -284,28 +281,17 @@ class RelayFkdRtm(FkdRtm):
 
     def _gradients(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Σ G_k."""
-        counted = moment_factors(uploads, self.own)
-        G = np.zeros((self.num_moment_features, self.num_classes))
-        for client in counted:
-            G += read_upload(self._uploads, uploads[client])["G"]
-        samples = sum(uploads[client].num_samples for client in counted)
+        G, samples, record = self.sum_gradients(uploads, self.own)
         packed = pack_statistics({"G": G.astype(np.float32)}, self.config.statistics_in_force)
-        self._answer(blob=self._blobs.put_tensors(packed), num_samples=samples)
-        return {"gradient_samples": samples, "dropped": sorted(set(uploads) - set(counted))}
+        self._answer(blob=self._blobs.put_tensors(packed), num_samples=round(samples))
+        return record
 
     def _votes(self, uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
         """Counts add up."""
-        counted = vote_factors(uploads, self.own)
-        total = sum(uploads[client].num_validation for client in counted)
-        correct = {
-            name: sum(uploads[client].correct[name] for client in counted) for name in self.candidates()
-        }
-        self._answer(correct=correct, num_validation=total)
-        return {
-            "validation_samples": total,
-            "validation_accuracy": {name: count / total for name, count in correct.items()},
-            "excluded": dict.fromkeys(sorted(set(uploads) - set(counted)), NO_VALIDATION),
-        }
+        counts, record = sum_votes(uploads, self.candidates(), self.own)
+        correct = {name: round(count) for name, count in counts.items()}
+        self._answer(correct=correct, num_validation=record["validation_samples"])
+        return record
 
     def _personal(self, uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
         """Scores add up; those of fewer than min_cohort clients stay here."""

@@ -25,7 +25,6 @@ from fkd_bench.compare.tracking import Track, mlflow_tracker, tensorboard_tracke
 from fkd_bench.compare.watching import watch_for
 from fkd_bench.compare.worker import Workers
 from fkd_common.errors import ExitCode, FkdError
-from fkd_common.stop_signals import stop_signals_raised
 
 _PLAIN_WIDTH = 240
 
@@ -48,7 +47,7 @@ def compare(arguments: list[str], run_cell: str = RUN_CELL) -> int:
         _wide_console().print(list_of_experiments())
         return ExitCode.OK
     settings = compare_settings(flags)
-    with stop_signals_raised(), full_disk_said(settings.out):
+    with full_disk_said(settings.out):
         return _compare(settings, run_cell)
 
 

@@ -26,7 +26,6 @@ from fkd_bench.compare.watching import watch_for
 from fkd_common.errors import ExitCode, FkdError, UsageError
 from fkd_common.given_path import given_folder, given_path
 from fkd_common.program import OneSentenceParser
-from fkd_common.stop_signals import stop_signals_raised
 
 _TIME = "seconds"
 _BYTES_ROOM = 0.005
@@ -84,7 +83,7 @@ def reproduce(arguments: list[str], run_cell: str = RUN_CELL) -> int:
     cell = _cell_of(experiment, row, variables_with(flags.data_folder))
     check_cells([cell], experiment.where)
     print(f"running {cell} again (took {float(row[_TIME] or 0):.0f} s)", file=sys.stderr)
-    with stop_signals_raised(), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         place = flags.out or Path(folder)
         cache = ResultCache(place)
         pool = ProcessPool(run_cell, cache.workspace, cache.logs, 1)

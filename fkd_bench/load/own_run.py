@@ -79,13 +79,19 @@ def measure_idle(settings: LoadSettings, tensors: Tensors, narrator: Narrator) -
     Raises:
         FkdError: A program failed; the message is its own.
     """
-    with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
-        return _OwnRun(settings, Path(name), running, narrator, proxied=False).idle(tensors)
+    with _own_run(settings, narrator) as run:
+        return run.idle(tensors)
 
 
 def _run(settings: LoadSettings, tensors: Tensors, narrator: Narrator, *, proxied: bool) -> Measured:
+    with _own_run(settings, narrator, proxied=proxied) as run:
+        return run.measured(tensors)
+
+
+@contextmanager
+def _own_run(settings: LoadSettings, narrator: Narrator, *, proxied: bool = False) -> Iterator[_OwnRun]:
     with tempfile.TemporaryDirectory(prefix="fkd-load-") as name, programs(Path(name)) as running:
-        return _OwnRun(settings, Path(name), running, narrator, proxied).measured(tensors)
+        yield _OwnRun(settings, Path(name), running, narrator, proxied)
 
 
 class _OwnRun:

@@ -6,7 +6,7 @@ not grow with the number of clients' models. Everything left out or shortened is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -313,3 +313,23 @@ def _column_wise(values: list[NDArray[Any]], counts: NDArray[Any], config: RunCo
 
 def _residuals(store: BlobStore, upload: TensorUpload) -> NDArray[Any]:
     return read_upload(store, upload)["residuals"]
+
+
+def sum_votes(
+    uploads: Mapping[str, VoteUpload], candidates: Iterable[str], config: RunConfig
+) -> tuple[dict[str, float], dict[str, Json]]:
+    """Correct answers by candidate, and what the record says of them.
+
+    They add up to the exact pooled validation accuracy of every candidate, unless a share is capped.
+    """
+    total = sum(upload.num_validation for upload in uploads.values())
+    factors = vote_factors(uploads, config)
+    counts = {
+        name: sum(factor * uploads[client].correct[name] for client, factor in factors.items())
+        for name in candidates
+    }
+    return counts, {
+        "validation_samples": total,
+        "validation_accuracy": {name: count / total for name, count in counts.items()},
+        "excluded": dict.fromkeys(sorted(set(uploads) - set(factors)), NO_VALIDATION),
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +32,12 @@ from fkd_common.pb import types_pb2 as types
 from fkd_common.phases import REFINE_PHASES
 from fkd_common.tensors import Tensors, decode
 from fkd_server.method.combine import (
-    NO_VALIDATION,
     combine_residuals,
     combine_students,
     moment_factors,
     read_upload,
+    sum_votes,
     unfit_student,
-    vote_factors,
 )
 from fkd_server.method.federated_method import (
     BelowQuorum,
@@ -126,6 +126,7 @@ class FkdRtm:
         self._blobs = blobs
         self._uploads = uploads
         self._unpacked: tuple[str, Tensors] = ("", {})
+        self._packed: tuple[Tensors, Mapping[str, NDArray[Any]]] = ({}, {})
         self._refinement = Refinement(config, blobs)
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
         self.layout = student_layout(self.embedding_dim, config.hidden, self.num_classes, config.norm)
@@ -305,18 +306,24 @@ class FkdRtm:
 
     def flaw_of_average(self, tensors: Tensors) -> str | None:
         """What would keep others from computing with an average, as they will unpack it, or None."""
-        codec = self.config.model_codec
-        received = unpack_model(dict(pack_model(tensors, codec)), self.layout, codec)
+        received = unpack_model(dict(self._as_sent(tensors)), self.layout, self.config.model_codec)
         return student_flaw(received, self.anchor_embeddings, self.config.norm)
 
     def replace_student(self, tensors: Tensors) -> None:
         """W_{t+1}: corrections belong to the student they were computed for, and go with it."""
         self.state = GlobalState(
-            self._blobs.put_tensors(pack_model(tensors, self.config.model_codec)),
+            self._blobs.put_tensors(self._as_sent(tensors)),
             embedding_blocks=self.state.embedding_blocks,
             retired=tuple(self.state.parts().values()),
             trained=True,
         )
+        self._packed = ({}, {})
+
+    def _as_sent(self, tensors: Tensors) -> Mapping[str, NDArray[Any]]:
+        """An average, packed: once, though it is checked first and kept then."""
+        if self._packed[0] is not tensors:
+            self._packed = tensors, pack_model(tensors, self.config.model_codec)
+        return self._packed[1]
 
     def _fuse_residuals(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Eq. 12 or the robust rule of the run, and the ridge strength of Eq. 13 by leave-one-out on the anchors."""
@@ -391,38 +398,32 @@ class FkdRtm:
         """One step of the refinement."""
         ascent = self.state.ascent
         assert ascent is not None
-        factors = moment_factors(uploads, self.config)
+        G, samples, record = self.sum_gradients(uploads, self.config)
+        moved, refined, change = self._refinement.step(ascent, G, samples)
+        self.state = replace(self.state, ascent=moved, refined=refined)
+        return {**record, "change": change}
+
+    def sum_gradients(
+        self, uploads: Mapping[str, TensorUpload], config: RunConfig
+    ) -> tuple[NDArray[np.float64], float, dict[str, Json]]:
+        """(p, C) Σ G_k of the uploads that may count, Σ n_k of those, and what the record says of them."""
+        factors = moment_factors(uploads, config)
         G, samples = np.zeros((self.num_moment_features, self.num_classes)), 0.0
         for client, factor in factors.items():
             G += factor * read_upload(self._uploads, uploads[client])["G"].astype(np.float64)
             samples += factor * uploads[client].num_samples
-        moved, refined, change = self._refinement.step(ascent, G, samples)
-        self.state = replace(self.state, ascent=moved, refined=refined)
-        return {
-            "gradient_samples": round(samples),
-            "change": change,
-            "dropped": sorted(set(uploads) - set(factors)),
-        }
+        dropped = sorted(set(uploads) - set(factors))
+        return G, samples, {"gradient_samples": round(samples), "dropped": dropped}
 
     def _count_votes(self, uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
-        """Counts add up to the exact pooled validation accuracy of every candidate, unless a share is capped."""
-        total = sum(upload.num_validation for upload in uploads.values())
-        factors = vote_factors(uploads, self.config)
-        counts = {
-            name: sum(factor * uploads[client].correct[name] for client, factor in factors.items())
-            for name in self.candidates()
-        }
+        """Publish the candidate with the most votes."""
+        counts, record = sum_votes(uploads, self.candidates(), self.config)
         published = max(counts, key=counts.__getitem__)
         moments = [name for name in counts if name.startswith("moments.")]
         best = max(moments, key=counts.__getitem__, default="")
         # What the steps needed is not needed any more.
         self.state = replace(self.state, published=published, best_moments=best, ascent=None)
-        return {
-            "validation_samples": total,
-            "validation_accuracy": {name: count / total for name, count in counts.items()},
-            "excluded": dict.fromkeys(sorted(set(uploads) - set(factors)), NO_VALIDATION),
-            "published": published,
-        }
+        return {**record, "published": published}
 
     # -- the result -------------------------------------------------------------------------------
 

@@ -98,12 +98,12 @@ def test_workers_live_on_have_one_thread_and_no_settings_of_ours(
 
 DRIVER = """
 import sys
+from fkd_bench.cli import run_command
 from fkd_bench.compare.cli import compare
-from fkd_common.program import run_program
 if __name__ == "__main__":
     flags = [sys.argv[1], "--out", sys.argv[2], "--workers", "1"]
     slow = "tests.bench_compare.stand_in:slow_after_the_first"
-    sys.exit(run_program("fkd-bench", "bench", lambda: compare(flags, slow)))
+    sys.exit(run_command(lambda: compare(flags, slow)))
 """
 THREE = """
 title: Three rows

@@ -9,16 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fkd_common.errors import DataError, FkdError, InvalidUploadError, RefusedError, UnauthenticatedError
+from fkd_common.errors import DataError, FkdError, UnauthenticatedError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.tensors import decode, encode
 from fkd_server.run_state import PhaseKey, RunState
 
-from ..server.tiny import MOMENTS, RESIDUALS, STUDENT, VOTES, TinyRun, filled, inline, tiny_run
-from .tree import ANCHORS, DataSite, HandSite, Relay, again, flat, hub, play, relay
-
-STUDENTS: dict[str, Any] = {"rounds": 2, "correction": (), "personal": ()}
+from ..server.tiny import MOMENTS, RESIDUALS, STUDENT, TinyRun
+from .tree import (
+    STUDENTS,
+    DataSite,
+    Relay,
+    again,
+    flat,
+    hub,
+    in_phase,
+    play,
+    register,
+    relay,
+)
 
 
 def pair(folder: Path, **changes: Any) -> tuple[TinyRun, Relay, list[DataSite]]:
@@ -26,11 +35,6 @@ def pair(folder: Path, **changes: Any) -> tuple[TinyRun, Relay, list[DataSite]]:
     above = hub(folder / "hub", **{"min_clients": 2, **changes})
     below = relay(folder / "r", above, "r", 2)
     return above, below, [DataSite("a", below), DataSite("b", below), DataSite("c", above)]
-
-
-def in_phase(node: TinyRun | Relay, round_number: int, phase: int) -> bool:
-    key = node.coordinator.open.key if node.coordinator.open else None
-    return key is not None and (key.round, key.phase) == (round_number, phase)
 
 
 def steps(node: Relay, times: int = 4) -> None:
@@ -375,16 +379,6 @@ def test_a_relay_that_stops_says_goodbye_also_after_it_has_connected_again(tmp_p
     assert not any(client.name == below.link._ends.name for client in above.coordinator.attendance.live())
 
 
-def test_who_is_not_named_with_relays_is_none(tmp_path: Path) -> None:
-    run = hub(tmp_path, **STUDENTS)
-    run.service._relays = ("north",)
-    register(run, "north", relay=True)
-    with pytest.raises(RefusedError, match="named with --relays") as error:
-        register(run, "x", relay=True)
-    assert error.value.reason == "NO_RELAY"
-    register(run, "x", relay=False)
-
-
 def test_a_relay_that_the_hub_does_not_let_in_keeps_its_clients_waiting(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
     play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
@@ -448,65 +442,6 @@ def test_a_disk_that_refuses_a_task_is_said_and_tried_again(
     play([above], [below], sites)
     assert above.coordinator.state is RunState.COMPLETED
     assert above.rounds()[0]["phases"]["student"]["returned"] == ["c", "r"]
-
-
-# -- what a hub holds a relay to --
-
-
-def register(run: TinyRun, name: str, *, relay: bool) -> Any:
-    class Kind(HandSite):
-        def call(self, method: str, **fields: Any) -> Any:
-            return super().call(method, **({**fields, "relay": relay} if method == "Register" else fields))
-
-    return Kind(name, run.answer)
-
-
-def at_residuals(folder: Path, *, relay: bool) -> tuple[TinyRun, HandSite]:
-    run = hub(folder, **{**STUDENTS, "correction": ("anchors",), "max_samples": 1000})
-    site = register(run, "x", relay=relay)
-    site.poll()
-    site.submit_student(1, filled(run.method, 0.5), 100)
-    assert in_phase(run, 1, RESIDUALS)
-    return run, site
-
-
-def submit_residuals(site: HandSite, n: int) -> None:
-    upload = inline(encode({"residuals": np.ones((len(ANCHORS), 3), np.float32)}))
-    site.call("SubmitResiduals", key=site.key(1, RESIDUALS), upload=upload, num_samples=n)
-
-
-def test_only_a_relays_samples_may_change(tmp_path: Path) -> None:
-    _, site = at_residuals(tmp_path / "site", relay=False)
-    with pytest.raises(RefusedError, match="n_k was 100 and is now 60"):
-        submit_residuals(site, 60)
-    run, site = at_residuals(tmp_path / "relay", relay=True)
-    submit_residuals(site, 60)
-    assert run.coordinator.open is not None
-    assert run.coordinator.open.key.phase == VOTES
-
-
-def test_a_relay_is_held_to_max_samples_as_a_whole(tmp_path: Path) -> None:
-    _, site = at_residuals(tmp_path, relay=True)
-    with pytest.raises(InvalidUploadError, match="max_samples"):
-        submit_residuals(site, 1001)
-
-
-@pytest.mark.parametrize(("first", "then"), [(True, False), (False, True)])
-def test_who_has_taken_part_as_one_kind_does_not_come_back_as_the_other(
-    tmp_path: Path, first: bool, then: bool
-) -> None:
-    run, _ = at_residuals(tmp_path, relay=first)
-    with pytest.raises(RefusedError) as error:
-        register(run, "x", relay=then)
-    assert error.value.reason == "ANOTHER_KIND"
-    after = tiny_run(run.blobs.parent, anchors=ANCHORS, classes=run.method.classes, **_changes(run))
-    with pytest.raises(RefusedError):
-        register(after, "x", relay=then)
-    register(after, "x", relay=first)
-
-
-def _changes(run: TinyRun) -> dict[str, Any]:
-    return run.method.config.model_dump()
 
 
 def test_an_answer_the_hub_refuses_is_said_and_costs_the_phase_only(tmp_path: Path) -> None:

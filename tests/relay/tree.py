@@ -51,6 +51,7 @@ from ..server.tiny import MOMENTS, RELAYS, RESIDUALS, STUDENT, VOTES, Clock, Sit
 CLASSES = ("cat", "dog", "owl")
 ANCHORS = np.random.default_rng(5).normal(size=(12, 3)).astype(np.float32)
 SIZES = {"a": 40, "b": 90, "c": 7, "d": 55, "e": 23}
+STUDENTS: dict[str, Any] = {"rounds": 2, "correction": (), "personal": ()}
 WHOLE: dict[str, Any] = {
     "rounds": 2, "correction": ("anchors", "moments"), "residual_every": 1, "correction_at_start": True,
     "refine_steps": 2, "personal": ("prior",), "hidden": (4, 2), "dropout": (0.0, 0.0), "min_clients": 1,
@@ -349,3 +350,16 @@ def play(
     raise AssertionError(
         f"stuck: {[(*map(str, (n.coordinator.round, n.service.waiting_for())),) for n in (*hubs, *relays)]}"
     )
+
+
+def in_phase(node: TinyRun | Relay, round_number: int, phase: int) -> bool:
+    key = node.coordinator.open.key if node.coordinator.open else None
+    return key is not None and (key.round, key.phase) == (round_number, phase)
+
+
+def register(run: TinyRun, name: str, *, relay: bool) -> Any:
+    class Kind(HandSite):
+        def call(self, method: str, **fields: Any) -> Any:
+            return super().call(method, **({**fields, "relay": relay} if method == "Register" else fields))
+
+    return Kind(name, run.answer)
