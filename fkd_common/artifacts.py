@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -21,6 +22,9 @@ from fkd_common.tensors import Tensors, decode, encoded_parts, payload_offset
 TEMPORARY = ".unfinished-"
 """Files that begin so were being written when their process ended; nobody else ever sees them."""
 
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS)
+"""What says that a file cannot have a second name there."""
 
 _PIECE_BYTES = 1 << 20
 
@@ -58,6 +62,21 @@ def write_parts_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> N
         failpoint("file.renamed")
     finally:
         temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    failpoint("file.durable")
+
+
+def link_durably(source: Path, path: Path) -> None:
+    """Give a file a second name, once its bytes are on disk.
+
+    Raises:
+        OSError: The file system has no second names (see `NO_LINKS`), or does not take this one.
+    """
+    with source.open("rb") as file:
+        os.fsync(file.fileno())
+    failpoint("file.synced")
+    path.hardlink_to(source)
+    failpoint("file.renamed")
     sync_folder(path.parent)
     failpoint("file.durable")
 
@@ -131,15 +150,35 @@ class BlobStore:
                 write_parts_atomically(self.path(digest), _pieces(file))
         return self.describe(digest)
 
+    def link(self, source: Path, sha256: str) -> Artifact:
+        """Store a safetensors file by a second name, without writing its bytes again, or a copy where there is none.
+
+        Args:
+            source: It; nobody writes to it any more.
+            sha256: Its digest, verified.
+        """
+        if not self.has(sha256):
+            try:
+                link_durably(source, self.path(sha256))
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                return self.adopt(source)
+            self._note_whole(sha256)
+        return self.describe(sha256)
+
     def _keep(self, sha256: str, parts: Iterable[bytes | memoryview]) -> Artifact:
         if not self.has(sha256):
-            path = self.path(sha256)
-            write_parts_atomically(path, parts)
-            # Known to be whole. Dated back, because systems count time in ticks: no later change has the same date.
-            size, written = _version(path.stat())
-            os.utime(path, ns=(written - _TICK_NS, written - _TICK_NS))
-            self._whole[sha256] = size, written - _TICK_NS
+            write_parts_atomically(self.path(sha256), parts)
+            self._note_whole(sha256)
         return self.describe(sha256)
+
+    def _note_whole(self, sha256: str) -> None:
+        """Remember that a file is whole, and date it back: no later change may have the same tick of the clock."""
+        path = self.path(sha256)
+        size, written = _version(path.stat())
+        os.utime(path, ns=(written - _TICK_NS, written - _TICK_NS))
+        self._whole[sha256] = size, written - _TICK_NS
 
     def has(self, sha256: str) -> bool:
         """Whether the blob is here."""

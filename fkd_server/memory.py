@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -20,6 +21,7 @@ _ROOM_BYTES = 160 << 20
 _HOLES_BYTES = 8 << 20
 """Growth after which a tight heap is searched for pages that nobody uses."""
 _LOOK_S = 0.05
+_STATM = Path("/proc/self/statm")
 
 
 class Heap:
@@ -36,21 +38,21 @@ class Heap:
 
     async def watch(self) -> None:
         """For ever: make the heap tight while it is large, and roomy again."""
+        if self._mallopt is None or self._trim is None or not _STATM.exists():
+            return
         trimmed = 0
-        while (
-            self._mallopt is not None
-            and self._trim is not None
-            and (resident := _resident_bytes()) is not None
-        ):
-            tight = resident > _ROOM_BYTES
-            if tight != self._is_tight:
-                self._map_from(_TIGHT if tight else _ROOMY)
-                self._is_tight = tight
-            if tight and resident - trimmed > _HOLES_BYTES:
-                await asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
-                trimmed = _resident_bytes() or 0
-            trimmed = min(trimmed, resident)
-            await asyncio.sleep(_LOOK_S)
+        with _STATM.open("rb", buffering=0) as statm:  # opened once: a look costs microseconds
+            while True:
+                resident = _resident_bytes(statm)
+                tight = resident > _ROOM_BYTES
+                if tight != self._is_tight:
+                    self._map_from(_TIGHT if tight else _ROOMY)
+                    self._is_tight = tight
+                if tight and resident - trimmed > _HOLES_BYTES:
+                    await asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
+                    trimmed = _resident_bytes(statm)
+                trimmed = min(trimmed, resident)
+                await asyncio.sleep(_LOOK_S)
 
     def _map_from(self, size: int) -> None:
         assert self._mallopt is not None
@@ -75,8 +77,6 @@ def _of_glibc(name: str) -> Callable[..., int] | None:
     return function
 
 
-def _resident_bytes() -> int | None:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return None
+def _resident_bytes(statm: BinaryIO) -> int:
+    statm.seek(0)
+    return int(statm.read().split()[1]) * resource.getpagesize()

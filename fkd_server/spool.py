@@ -1,7 +1,8 @@
 """Uploads that arrive in chunks: contiguous files that grow, resume, are verified when complete, and expire.
 
-A chunk need not survive a loss of power: what is damaged is found by its digest, and sent again. In all the spool
-holds at most one upload per client, of the size its phase allows.
+A chunk need not survive a loss of power: what is damaged is found by its digest, and sent again. The digest grows with
+the file; after a restart the file itself is read. In all the spool holds at most one upload per client, of the size its
+phase allows.
 """
 
 from __future__ import annotations
@@ -34,6 +35,22 @@ class _Seen:
     since: float
 
 
+class _Digest:
+    """SHA-256 of a file's first bytes, as far as this process wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.covered = 0
+        self._running = hashlib.sha256()
+
+    def extend(self, data: bytes) -> None:
+        self._running.update(data)
+        self.covered += len(data)
+
+    def hex(self) -> str:
+        return self._running.hexdigest()
+
+
 class UploadSpool:
     """Partial uploads by client and digest; each client has at most one at a time."""
 
@@ -41,11 +58,13 @@ class UploadSpool:
         self._folder = folder
         self._ttl_s = ttl_s
         self._chunks: dict[str, tuple[str, int]] = {}
+        self._digests: dict[str, _Digest] = {}
         self._seen: dict[Path, _Seen] = {}
         self._next_sweep = 0.0
         folder.mkdir(parents=True, exist_ok=True)
 
-    def _path(self, client: str, sha256: str) -> Path:
+    def path(self, client: str, sha256: str) -> Path:
+        """The upload's file: nothing is added to it once it is complete."""
         # The name derives from hashes alone, so that no client text reaches the file system.
         return self._folder / f"{self._owner(client)}-{sha256}.part"
 
@@ -55,7 +74,7 @@ class UploadSpool:
 
     def held(self, client: str, sha256: str) -> int:
         """Bytes of an upload that are here, contiguous from 0."""
-        return _size(self._path(client, sha256))
+        return _size(self.path(client, sha256))
 
     def put(self, client: str, sha256: str, size: int, offset: int, data: bytes) -> int:
         """Append a chunk if it continues what is here.
@@ -69,10 +88,12 @@ class UploadSpool:
         """
         if offset + len(data) > size:
             raise TooLargeError(f"chunk of {len(data)} bytes at {offset} exceeds the declared size {size}")
-        path = self._path(client, sha256)
+        path = self.path(client, sha256)
         held = _size(path)
-        if held == 0 or held > size:  # longer than it can be: a crash left something else behind
+        # Longer than it can be: a crash left something else behind. Or stored already: nobody adds to that.
+        if held == 0 or held > size or (held < size and path.stat().st_nlink > 1):
             self._drop_all(client)
+            self._digests[self._owner(client)] = _Digest(path)
             held = 0
         if self._count(client, sha256) > chunk_budget(size):
             raise TooLargeError(
@@ -83,6 +104,9 @@ class UploadSpool:
         if offset == held and data:
             with path.open("ab") as file:
                 file.write(data)
+            digest = self._digests.get(self._owner(client))
+            if digest is not None and (digest.path, digest.covered) == (path, offset):
+                digest.extend(data)
             held += len(data)
         return held
 
@@ -93,13 +117,18 @@ class UploadSpool:
             InvalidUploadError: Bytes are missing.
             CorruptTransferError: The bytes do not match the digest; the client starts over.
         """
-        path = self._path(client, sha256)
+        path = self.path(client, sha256)
         held = _size(path)
         if held != size:
             raise InvalidUploadError(f"upload has {held} of {size} bytes", reason="INCOMPLETE_UPLOAD")
         try:
             with path.open("rb") as file:
-                return verified(read_whole(file), sha256)
+                blob = read_whole(file)
+            digest = self._digests.get(self._owner(client))
+            if digest is not None and (digest.path, digest.covered) == (path, size):
+                check_digest(digest.hex(), sha256)
+                return blob
+            return verified(blob, sha256)
         except CorruptTransferError:
             self.discard(client)
             raise
@@ -108,12 +137,14 @@ class UploadSpool:
         """Drop a client's partial uploads."""
         self._drop_all(client)
         self._chunks.pop(self._owner(client), None)
+        self._digests.pop(self._owner(client), None)
 
     def clear(self) -> None:
         """Drop every partial upload: none of them can count any more."""
         for path in self._folder.glob("*.part"):
             path.unlink(missing_ok=True)
         self._chunks.clear()
+        self._digests.clear()
 
     def sweep(self, now: float) -> int:
         """Drop what has not grown for the time allowed; cheap to call often.
@@ -164,9 +195,17 @@ def _size(path: Path) -> int:
 
 def verified(blob: Blob, sha256: str) -> Blob:
     """The blob, if it has the digest its sender declared."""
-    actual = sha256_hex(blob)
-    if actual != sha256:
-        raise CorruptTransferError(
-            f"upload arrived damaged: expected sha256 {sha256}, got {actual}; send it again"
-        )
+    check_digest(sha256_hex(blob), sha256)
     return blob
+
+
+def check_digest(actual: str, declared: str) -> None:
+    """Refuse an upload that is not what its sender declared.
+
+    Raises:
+        CorruptTransferError: It is not.
+    """
+    if actual != declared:
+        raise CorruptTransferError(
+            f"upload arrived damaged: expected sha256 {declared}, got {actual}; send it again"
+        )

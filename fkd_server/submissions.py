@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fkd_common.artifacts import Artifact
 from fkd_common.errors import InvalidUploadError, RefusedError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
@@ -96,7 +97,7 @@ class Submissions:
         if name == "SubmitSecure":
             blob = self._upload(request.upload, key.phase, call)
             check_schema(decode(blob), self._method.secure_schema(key.phase, call.client) or {})
-            return SecureUpload(self._store.uploads.put(blob, request.upload.sha256.hex()))
+            return SecureUpload(self._stored(request.upload, blob, call.client))
         reliability = request.reliability if name == "SubmitStudent" else 1.0
         counts = tuple(request.class_counts) if name == "SubmitResiduals" else ()
         self._rules.check_counts(request.num_samples, reliability, counts, key.phase)
@@ -110,7 +111,7 @@ class Submissions:
         tensors = self._rules.unpacked(key.phase, packed, known)
         self._rules.check_tensors(key.phase, tensors, known)
         if tensors is packed:
-            stored = self._store.uploads.put(blob, request.upload.sha256.hex())
+            stored = self._stored(request.upload, blob, call.client)
         else:
             stored = self._store.uploads.put_tensors(tensors)
         return TensorUpload(stored, request.num_samples, reliability, counts, relay)
@@ -143,6 +144,13 @@ class Submissions:
             )
         call.payload_up = chunk_payload(blob, 0, len(blob))
         return blob
+
+    def _stored(self, upload: types.Upload, blob: bytes | memoryview, client: str) -> Artifact:
+        """A verified blob, durable: the spool's file of what came in chunks is not written again."""
+        sha256 = upload.sha256.hex()
+        if upload.inline:
+            return self._store.uploads.put(blob, sha256)
+        return self._store.uploads.link(self._spool.path(client, sha256), sha256)
 
     def check_size(self, phase: int, client: str, size: int) -> None:
         """Refuse a blob before any of it is held."""

@@ -25,6 +25,7 @@ import yaml
 from fkd_bench.load import method
 from fkd_bench.load.clients import SEEN, Orders, Seen, client_name
 from fkd_bench.load.figures import Json, Mark, Measured, describe
+from fkd_bench.load.limits import limits
 from fkd_bench.load.model import EMBEDDING_DIM, NUM_CLASSES
 from fkd_bench.load.programs import Program, Programs, Proxy, programs
 from fkd_bench.load.settings import LoadSettings
@@ -64,8 +65,11 @@ def measure_own(settings: LoadSettings, tensors: Tensors, narrator: Narrator) ->
         narrator.say(f"{settings.wire_rounds} more rounds through a proxy that counts bytes")
         short = settings.model_copy(update={"rounds": settings.wire_rounds})
         wired = _run(short, tensors, narrator, proxied=True)
+    figures = describe(settings, tensors, timed, wired)
+    narrator.say("what the machine needs for these bytes alone")
     return {
-        **describe(settings, tensors, timed, wired),
+        **figures,
+        "limits": limits(tensors, settings.clients, figures["wall_s_per_round"]),
         "method": settings.method,
         "processes": settings.processes,
         "tls": settings.tls,

@@ -11,6 +11,7 @@ import pytest
 
 from fkd_bench.cli import main
 from fkd_bench.load.figures import Mark, Measured, describe, ratios
+from fkd_bench.load.limits import limits
 from fkd_bench.load.method import moved
 from fkd_bench.load.model import exchanged_tensors
 from fkd_bench.load.settings import LoadSettings
@@ -20,7 +21,7 @@ from fkd_common.tensors import encode
 FIELDS = {
     "wall_s_per_round", "server_cpu_s_per_round", "client_cpu_s_per_round", "server_peak_rss_mb", "payload_bytes",
     "message_bytes", "wire_bytes", "start_to_first_round_s", "rpc", "clients", "rounds", "model", "parameters",
-    "method", "processes", "tls", "versions",
+    "limits", "method", "processes", "tls", "versions",
 }  # fmt: skip
 
 
@@ -61,6 +62,18 @@ def test_a_load_of_two_clients_says_what_two_rounds_cost(
     counts = {name: calls["count"] for name, calls in found["rpc"].items()}
     assert (counts["GetChunk"], counts["PutChunk"], counts["SubmitExchange"]) == (chunks, chunks, 4)
     assert all(0 < calls["p50_ms"] <= calls["p99_ms"] for calls in found["rpc"].values())
+
+
+def test_the_machines_limits_are_those_of_all_bytes_of_a_round() -> None:
+    parts = ("loopback_s", "protobuf_s", "sha256_s", "disk_s", "average_s")
+    tensors = {"w": np.ones(1_000_000, np.float32)}
+    few, many = limits(tensors, 2, wall_s_per_round=4.0), limits(tensors, 200, wall_s_per_round=4.0)
+    assert set(few) == {*parts, "all_s", "share_of_wall"}
+    for found in (few, many):
+        assert all(found[part] > 0 for part in parts)
+        assert found["all_s"] == pytest.approx(sum(found[part] for part in parts), abs=5e-4)
+        assert found["share_of_wall"] == pytest.approx(found["all_s"] / 4.0, abs=1e-3)
+    assert 20 < many["all_s"] / few["all_s"] < 500, "what is too much to do is carried on in proportion"
 
 
 @pytest.mark.e2e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,55 @@ def test_a_blob_of_known_digest_is_not_read_to_be_stored(
         assert store.put(BLOB, DIGEST).sha256 == DIGEST
         assert store.tensors(DIGEST)["w"].tolist() == [0, 1, 2, 3]
     assert store.read(DIGEST) == BLOB
+
+
+def test_a_file_is_stored_by_a_second_name(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "spooled"
+    source.write_bytes(BLOB)
+    assert store.link(source, DIGEST) == store.link(source, DIGEST) == store.put(BLOB)
+    assert store.path(DIGEST).samefile(source)
+    source.unlink()
+    assert store.read(DIGEST) == BLOB
+
+
+@pytest.mark.parametrize("number", artifacts.NO_LINKS)
+def test_where_files_have_one_name_a_copy_is_stored(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(source: Path, path: Path) -> None:
+        raise OSError(number, "no second names here")
+
+    source = tmp_path / "spooled"
+    source.write_bytes(BLOB)
+    monkeypatch.setattr(artifacts, "link_durably", refuse)
+    assert store.link(source, DIGEST).sha256 == DIGEST
+    source.write_bytes(b"")
+    assert store.read(DIGEST) == BLOB
+
+
+def test_a_disk_that_refuses_a_second_name_refuses_the_blob(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source = tmp_path / "spooled"
+    source.write_bytes(BLOB)
+    monkeypatch.setattr(artifacts, "link_durably", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.link(source, DIGEST)
+    assert not store.has(DIGEST)
+
+
+@pytest.mark.scenario(29)
+def test_damage_of_a_linked_file_is_noticed(store: BlobStore, tmp_path: Path) -> None:
+    """Scenario 29."""
+    source = tmp_path / "spooled"
+    source.write_bytes(BLOB)
+    store.link(source, DIGEST)
+    source.write_bytes(BLOB[:-1] + b"\xff")
+    with pytest.raises(DamagedFileError, match="does not match its name"):
+        store.tensors(DIGEST)
 
 
 def test_a_blobs_tensors_are_the_callers_to_change(store: BlobStore) -> None:

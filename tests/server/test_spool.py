@@ -89,6 +89,52 @@ def test_a_complete_upload_stays_until_it_is_discarded(spool: UploadSpool, tmp_p
         spool.read("a", DIGEST, 10)
 
 
+@pytest.mark.scenario(21)
+def test_the_digest_grows_with_the_upload(
+    spool: UploadSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 21: a lie is found without reading the file again, and so is the truth."""
+    monkeypatch.setattr("fkd_server.spool.sha256_hex", lambda blob: pytest.fail("digested again"))
+    for at in (0, 4, 4, 8):  # one of them twice
+        spool.put("a", DIGEST, 10, at, BLOB[at : at + 4])
+    assert spool.read("a", DIGEST, 10) == BLOB
+    spool.put("b", DIGEST, 10, 0, b"01234!6789")
+    with pytest.raises(CorruptTransferError, match="send it again"):
+        spool.read("b", DIGEST, 10)
+    assert spool.held("b", DIGEST) == 0
+
+
+@pytest.mark.scenario(21)
+@pytest.mark.parametrize("first", [BLOB[:4], b"01!3"])
+def test_what_another_process_wrote_is_read_again(spool: UploadSpool, tmp_path: Path, first: bytes) -> None:
+    """Scenario 21: after a restart the digest covers less than the file."""
+    spool.put("a", DIGEST, 10, 0, first)
+    restarted = UploadSpool(tmp_path)
+    restarted.put("a", DIGEST, 10, 4, BLOB[4:])
+    if first == BLOB[:4]:
+        assert restarted.read("a", DIGEST, 10) == BLOB
+    else:
+        with pytest.raises(CorruptTransferError, match="send it again"):
+            restarted.read("a", DIGEST, 10)
+
+
+def test_what_a_failed_write_left_is_not_trusted(spool: UploadSpool, tmp_path: Path) -> None:
+    """A disk that took half a chunk: the rest comes again, and the whole is read."""
+    spool.put("a", DIGEST, 10, 0, BLOB[:4])
+    with spool.path("a", DIGEST).open("ab") as file:
+        file.write(BLOB[4:6])
+    spool.put("a", DIGEST, 10, 6, BLOB[6:])
+    assert spool.read("a", DIGEST, 10) == BLOB
+
+
+def test_nothing_is_added_to_an_upload_that_is_stored(spool: UploadSpool, tmp_path: Path) -> None:
+    spool.put("a", DIGEST, 10, 0, BLOB)
+    (tmp_path / "stored").hardlink_to(spool.path("a", DIGEST))
+    assert spool.put("a", DIGEST, 10, 0, b"") == 10, "complete; a client that asks goes on to submit"
+    assert spool.put("a", DIGEST, 12, 10, b"!!") == 0
+    assert (tmp_path / "stored").read_bytes() == BLOB
+
+
 def test_a_client_has_one_partial_upload_at_a_time(spool: UploadSpool, tmp_path: Path) -> None:
     for blob in (b"first", b"second", b"third"):
         spool.put("a", sha256_hex(blob), 100, 0, blob)
