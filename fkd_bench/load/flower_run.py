@@ -138,7 +138,7 @@ class _FlowerRun:
             self._submit(control)
             marks: dict[int, Mark] = {}
             for event in self._events():
-                passed = proxy.passed() if proxy else 0
+                passed = sum(proxy.passed()) if proxy else 0
                 marks[event["round"]] = Mark(event["at_s"], hub.cpu_s(), sites.cpu_s(), passed)
                 if event["round"] == self._settings.rounds:
                     break

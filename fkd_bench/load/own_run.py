@@ -189,7 +189,7 @@ class _OwnRun:
         return str(self._folder / "sites") if self._settings.tls else None
 
     def _mark(self, at_s: float, hub: ProcessTree, sites: ProcessTree) -> Mark:
-        return Mark(at_s, hub.cpu_s(), sites.cpu_s(), self._proxy.passed() if self._proxy else 0)
+        return Mark(at_s, hub.cpu_s(), sites.cpu_s(), sum(self._proxy.passed()) if self._proxy else 0)
 
     def _events(self, server: Program, clients: Sequence[Program]) -> Iterator[Json]:
         """What the coordinator says, as it says it; once it serves, clients are sent to it.

@@ -163,16 +163,17 @@ class Proxy:
 
     def __init__(self, running: Programs, port: int) -> None:
         self._program = running.module("proxy", "fkd_bench.load.proxy", str(port))
-        self.port = self._number()
+        (self.port,) = self._numbers()
 
-    def passed(self) -> int:
-        """Bytes so far, both directions together."""
+    def passed(self) -> tuple[int, int]:
+        """Bytes so far: from those that connect, and to them."""
         self._program.tell("")
-        return self._number()
+        up, down = self._numbers()
+        return up, down
 
-    def _number(self) -> int:
+    def _numbers(self) -> list[int]:
         told = self._program.heard()
         if not told:
             self._program.process.wait(_END_S)
             raise FkdError(self._program.failure())
-        return int(told)
+        return [int(number) for number in told.split()]

@@ -1,8 +1,8 @@
 """A process that passes TCP on to another port and counts the bytes; it neither reads nor changes them.
 
 ``python -m fkd_bench.load.proxy PORT`` prints the port it listens on; then, for every line on standard input, the bytes
-so far in both directions together. It ends with its standard input. Counted is what TCP carries: HTTP/2 or HTTP with
-its headers and control frames, not TCP's and IP's own headers.
+so far from those that connect, and to them. It ends with its standard input. Counted is what TCP carries: HTTP/2 or
+HTTP with its headers and control frames, not TCP's and IP's own headers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import AsyncIterator
 
 _HOST = "127.0.0.1"
 _BUFFER = 1 << 18
@@ -17,23 +18,33 @@ _BUFFER = 1 << 18
 
 class _Proxy:
     def __init__(self, target: int) -> None:
-        self.passed = 0
+        self.up = self.down = 0
         self._target = target
 
     async def join(self, near: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
         """One connection, both ways."""
         far, far_out = await asyncio.open_connection(_HOST, self._target, limit=_BUFFER)
         with contextlib.suppress(ConnectionError):
-            await asyncio.gather(self._pass_on(near, far_out), self._pass_on(far, near_out))
+            await asyncio.gather(self._up(near, far_out), self._down(far, near_out))
         far_out.close()
         near_out.close()
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(_BUFFER):
-            self.passed += len(data)
-            sink.write(data)
-            await sink.drain()
-        sink.write_eof()
+    async def _up(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        async for length in _passed_on(source, sink):
+            self.up += length
+
+    async def _down(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        async for length in _passed_on(source, sink):
+            self.down += length
+
+
+async def _passed_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> AsyncIterator[int]:
+    """The lengths of what is passed on, before it is."""
+    while data := await source.read(_BUFFER):
+        yield len(data)
+        sink.write(data)
+        await sink.drain()
+    sink.write_eof()
 
 
 async def _main(target: int) -> None:
@@ -42,7 +53,7 @@ async def _main(target: int) -> None:
 
     def asked() -> None:
         if sys.stdin.readline():
-            print(proxy.passed, flush=True)
+            print(proxy.up, proxy.down, flush=True)
         else:
             over.set()
 

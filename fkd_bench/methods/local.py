@@ -9,8 +9,10 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_client.booster_text import check_booster_text
 from fkd_client.teacher import TeacherModel, train_teacher
 from fkd_common.choices import KdTargets
+from fkd_common.errors import DataError
 from fkd_common.exchange_method import Aggregate, ExchangeMethod, Layout, Site, State, Upload
 from fkd_common.method.calibration import Calibration
 from fkd_common.tensors import Tensors
@@ -77,7 +79,7 @@ class Local(ExchangeMethod):
 
     def scores(self, model: Tensors, inputs: NDArray[Any], device: str = "cpu") -> NDArray[np.float32]:
         """Logarithms of the teacher's calibrated probabilities."""
-        p = teacher_of(model, self.num_classes).calibrated(inputs)
+        p = teacher_of(model, self.num_classes, inputs.shape[1]).calibrated(inputs)
         return np.log(np.maximum(p, np.finfo(np.float32).tiny))
 
 
@@ -96,9 +98,18 @@ def teacher_tensors(model: TeacherModel) -> Tensors:
     }
 
 
-def teacher_of(tensors: Tensors, num_classes: int) -> TeacherModel:
-    """The teacher of :func:`teacher_tensors`, predicting on one thread."""
-    text = tensors["booster"].tobytes().decode()
+def teacher_of(tensors: Tensors, num_classes: int, num_features: int) -> TeacherModel:
+    """The teacher of :func:`teacher_tensors`, predicting on one thread.
+
+    Raises:
+        DataError: Its trees are not whole, or not of so many features.
+    """
+    text = tensors["booster"].tobytes().decode(errors="replace")
+    if text:
+        try:
+            check_booster_text(text, len(tensors["present"]), num_features)
+        except ValueError as error:
+            raise DataError(f"the teacher's trees cannot be read: {error}") from error
     return TeacherModel(
         booster=lgb.Booster(model_str=text) if text else None,
         present=tensors["present"],

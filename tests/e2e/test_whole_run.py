@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from fkd_bench.load.programs import Proxy, programs
+from fkd_common.addresses import split_address
 from fkd_common.artifacts import sha256_hex
 from fkd_common.config import RunConfig
 
 from .conftest import CORRUPT, World
-from .counting_proxy import CountingProxy
 from .programs import Launcher, Program, address_of
 
 pytestmark = pytest.mark.e2e
@@ -51,15 +52,16 @@ def run(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fini
         server = launch.server(
             "--rounds", "2", "--min-clients", "3", "--heartbeat-s", "1", "--heartbeat-limit-s", "30"
         )
-        with CountingProxy(address_of(server)) as proxy:
+        with programs(folder) as beside:
+            proxy = Proxy(beside, split_address(address_of(server))[1])
             artifacts = ("--artifacts", str(folder / "artifacts"), "--max-bad", "0.1")
-            launch.client(world.sites / "pictures", proxy.address, *artifacts)
+            launch.client(world.sites / "pictures", f"127.0.0.1:{proxy.port}", *artifacts)
             for name in CLIENTS[1:]:
                 launch.client(world.sites / name, address_of(server))
             server.wait_for("run_completed")
             mapped = Path(f"/proc/{server.pid}/maps").read_text()
             exit_codes = {program.name: program.end() for program in launch.started}
-            yield FinishedRun(launch.runs / "run", exit_codes, launch.started, proxy.up, proxy.down, mapped)
+            yield FinishedRun(launch.runs / "run", exit_codes, launch.started, *proxy.passed(), mapped)
     finally:
         launch.stop()
 

@@ -9,6 +9,7 @@ from fkd_bench.methods.central import Central
 from fkd_bench.methods.fedavg import FedAvg
 from fkd_bench.methods.local import Local, teacher_of, teacher_tensors
 from fkd_client.teacher import train_teacher
+from fkd_common.errors import DataError
 from fkd_common.exchange_method import MODEL, Labelled, Site
 from fkd_common.tensors import decode, encode
 from tests.methods import rehearsal
@@ -39,8 +40,8 @@ def test_a_teacher_survives_being_written_as_tensors() -> None:
         threads=1,
         seed=0,
     ).model
-    back = teacher_of(decode(encode(teacher_tensors(made))), 4)
     test = rehearsal.test_set(run)
+    back = teacher_of(decode(encode(teacher_tensors(made))), 4, test.inputs.shape[1])
     assert not back.calibration.identity.all()
     assert (back.calibrated(test.inputs) == made.calibrated(test.inputs)).all()
 
@@ -67,7 +68,21 @@ def test_it_is_the_teacher_of_fkd_rtm() -> None:
         threads=1,
         seed=site.seed,
     )
-    assert (teacher_of(model, 4).calibrated(site.val.inputs) == made.calibrated(site.val.inputs)).all()
+    inputs = site.val.inputs
+    assert (teacher_of(model, 4, inputs.shape[1]).calibrated(inputs) == made.calibrated(inputs)).all()
+
+
+def test_trees_that_are_not_whole_are_refused_before_lightgbm_sees_them() -> None:
+    """LightGBM ends the process over them, and a model's file may have travelled."""
+    run = rehearsal.federation(method="local", **TREES)
+    site = rehearsal.sites(run)[0]
+    method = Local(run)
+    model = method.personal_model(site, {})
+    for text in (model["booster"][:-200], np.frombuffer(b"tree\n\n", np.uint8)):
+        with pytest.raises(DataError, match="trees cannot be read"):
+            method.scores({**model, "booster": text}, site.val.inputs)
+    with pytest.raises(DataError, match="max_feature_idx"):
+        method.scores(model, site.val.inputs[:, 1:])
 
 
 def test_it_learns_alone_and_exchanges_nothing() -> None:
