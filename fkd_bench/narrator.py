@@ -48,7 +48,7 @@ class Narrator:
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._started = time.monotonic()
-        self._said = 0.0
+        self._said = self._started
         self._log: Path | None = None
 
     def say(self, text: str, style: str = "") -> None:
@@ -58,6 +58,10 @@ class Narrator:
         self._console.print(
             f"[dim]{elapsed:6.1f} s[/dim]  {escape(text)}", style=style, highlight=False, soft_wrap=True
         )
+
+    def silent_s(self) -> float:
+        """Seconds since the last line."""
+        return time.monotonic() - self._said
 
     def show_partition(self, manifest: Manifest) -> None:
         """The class × shard table."""
@@ -124,7 +128,7 @@ class Narrator:
             label = {"student": "the plain student", "anchors": "+ anchors"}.get(name, f"+ moments ({name})")
             share = event["validation_accuracy"][name]
             self.say(f"the vote publishes {label}: {share:.1%} of {total} held-out samples right")
-        elif name == "preparing" and time.monotonic() - self._said > _SAY_EVERY_S:
+        elif name == "preparing" and self.silent_s() > _SAY_EVERY_S:
             self.say(f"{event['activity']}: {event['percent']} %")
         elif name == "serving":
             self.say(f"coordinator serves run {event['run']} on {event['address']}")

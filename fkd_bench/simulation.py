@@ -84,6 +84,8 @@ def run_inprocess(
                 working = [n for n, o in zip(federation.client_names, outcomes, strict=True) if not o.done()]
                 if run.service.everyone_left():
                     narrator.say(f"{', '.join(working)} still at the personal model")
+                elif narrator.silent_s() >= SAY_WAITING_S:
+                    narrator.say(f"waiting: {run.service.waiting_for()}")
             failures = [outcome.exception() for outcome in outcomes]
         for failure in failures:
             if failure is not None:
