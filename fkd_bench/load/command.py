@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from fkd_bench.load.figures import Json, ratios
 from fkd_bench.load.flower_run import Flower, measure_flower
 from fkd_bench.load.model import STUDENT, exchanged_tensors
-from fkd_bench.load.own_run import measure_idle, measure_own
-from fkd_bench.load.settings import LoadSettings
+from fkd_bench.load.own_run import measure_idle, measure_kill, measure_own
+from fkd_bench.load.settings import LoadSettings, Victim
 from fkd_bench.narrator import Narrator
 from fkd_common.config import FKD_RTM
 from fkd_common.errors import ExitCode, UsageError
@@ -26,8 +26,12 @@ def load(arguments: list[str]) -> int:
         return ExitCode.OK
     if settings.method == FKD_RTM and settings.model != STUDENT:
         raise UsageError(f"--method {FKD_RTM} exchanges a student: leave out --model {settings.model}")
-    if settings.idle_s and settings.against:
-        raise UsageError("--idle-s measures our own coordinator alone: leave out --against")
+    if (settings.idle_s or settings.kill) and settings.against:
+        raise UsageError("--idle-s and --kill measure our own coordinator alone: leave out --against")
+    if settings.idle_s and settings.kill:
+        raise UsageError("--idle-s measures clients that wait, --kill a round: leave out one of them")
+    if settings.kill is Victim.CLIENT and settings.clients < 2:
+        raise UsageError("--kill client needs clients that stay: expected --clients 2 or more")
     tensors = exchanged_tensors(settings.model)
     flowers = Flower.installed(settings) if settings.against else []
     print(json.dumps(_measured(settings, tensors, flowers), indent=1))
@@ -40,6 +44,8 @@ def _measured(settings: LoadSettings, tensors: Tensors, flowers: Sequence[Flower
     narrator.say(f"{settings.clients} no-op clients, {settings.rounds} rounds of {settings.model}")
     if settings.idle_s:
         return measure_idle(settings, tensors, narrator)
+    if settings.kill is not None:
+        return measure_kill(settings, tensors, narrator)
     ours = measure_own(settings, tensors, narrator)
     if not flowers:
         return ours

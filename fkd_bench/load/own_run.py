@@ -28,7 +28,7 @@ from fkd_bench.load.figures import Json, Mark, Measured, describe
 from fkd_bench.load.limits import limits
 from fkd_bench.load.model import EMBEDDING_DIM, NUM_CLASSES
 from fkd_bench.load.programs import Program, Programs, Proxy, programs
-from fkd_bench.load.settings import LoadSettings
+from fkd_bench.load.settings import LoadSettings, Victim
 from fkd_bench.load.usage import ProcessTree
 from fkd_bench.narrator import Narrator
 from fkd_common.access.roles import Role
@@ -51,6 +51,8 @@ _LOOK_S = 0.2
 _END_S = 60.0
 """For all programs to end once the last round is over."""
 _SAY_EVERY_S = 2.0
+_KILL_IN = 2
+"""The round in which a program is killed: a checkpoint is there, and all clients have worked once."""
 _LIBRARIES = ("fkd", "grpcio", "numpy", "protobuf")
 
 
@@ -87,6 +89,20 @@ def measure_idle(settings: LoadSettings, tensors: Tensors, narrator: Narrator) -
         return run.idle(tensors)
 
 
+def measure_kill(settings: LoadSettings, tensors: Tensors, narrator: Narrator) -> Json:
+    """Measure how a run goes on whose coordinator, or one of whose clients, is killed in round 2.
+
+    Raises:
+        FkdError: A program failed; the message is its own.
+    """
+    # A process for every client, so that one can be killed.
+    settings = settings.model_copy(update={"processes": settings.clients})
+    with _own_run(settings, narrator) as run:
+        return (
+            run.client_killed(tensors) if settings.kill is Victim.CLIENT else run.coordinator_killed(tensors)
+        )
+
+
 def _run(settings: LoadSettings, tensors: Tensors, narrator: Narrator, *, proxied: bool) -> Measured:
     with _own_run(settings, narrator, proxied=proxied) as run:
         return run.measured(tensors)
@@ -111,13 +127,14 @@ class _OwnRun:
         self._proxied = proxied
         self._proxy: Proxy | None = None
         self._started_s = 0.0
+        self._command: list[str] = []
 
     def measured(self, tensors: Tensors) -> Measured:
         """Start everything, follow the coordinator's events, and wait until all programs have ended."""
         with self._started(tensors) as (server, clients, hub, sites):
             first = last = None
             for event in self._events(server, clients):
-                at_s = datetime.fromisoformat(event["timestamp"]).timestamp()
+                at_s = _at_s(event)
                 if event["event"] == "round_opened" and first is None:
                     first = self._mark(at_s, hub, sites)
                 elif event["event"] == "run_completed":
@@ -151,14 +168,66 @@ class _OwnRun:
             "clients": settings.clients,
         }
 
+    def client_killed(self, tensors: Tensors) -> Json:
+        """Seconds from the end of a client to when it is missed, and to the end of the round that misses it."""
+        killed_s = noticed_s = 0.0
+        with self._started(tensors) as (server, clients, _, _):
+            for event in self._events(server, clients):
+                if event["event"] == "round_opened" and event["round"] == _KILL_IN:
+                    self._running.kill(clients[0])
+                    killed_s = time.time()
+                elif event["event"] == "client_lost" and killed_s:
+                    noticed_s = _at_s(event)
+                elif event["event"] == "round_closed" and noticed_s:
+                    break
+        return self._after_kill(
+            {"noticed_s": round(noticed_s - killed_s, 2), "round_over_s": round(_at_s(event) - killed_s, 2)}
+        )
+
+    def coordinator_killed(self, tensors: Tensors) -> Json:
+        """Seconds from a coordinator's end to when the next one serves the same round, and to the end of that round."""
+        with self._started(tensors) as (server, clients, _, _):
+            for event in self._events(server, clients):
+                if event["event"] == "serving":
+                    port = split_address(event["address"])[1]
+                if event["event"] == "round_opened" and event["round"] == _KILL_IN:
+                    break
+            self._running.kill(server)
+            killed_s = time.time()
+            serving_s = 0.0
+            command = list(self._command)
+            command[command.index("--port") + 1] = str(port)
+            again = self._coordinator("coordinator started again", command)
+            for event in self._events(again, ()):
+                if event["event"] == "serving":
+                    serving_s = _at_s(event)
+                if event["event"] == "round_closed":
+                    break
+        if event["round"] != _KILL_IN:
+            raise FkdError(
+                f"the coordinator that was started again closed round {event['round']}, not {_KILL_IN}"
+            )
+        return self._after_kill(
+            {"serving_s": round(serving_s - killed_s, 2), "round_over_s": round(_at_s(event) - killed_s, 2)}
+        )
+
+    def _after_kill(self, seconds: Json) -> Json:
+        config, settings = _run_config(self._settings), self._settings
+        return {
+            "killed": settings.kill,
+            **seconds,
+            "heartbeat_s": config.heartbeat_s,
+            "heartbeat_limit_s": config.heartbeat_limit_s,
+            "clients": settings.clients,
+            "model": settings.model,
+        }
+
     @contextmanager
     def _started(self, tensors: Tensors) -> Iterator[tuple[Program, list[Program], ProcessTree, ProcessTree]]:
         """The coordinator, the processes of clients, and what both use."""
-        command = _server_command(self._settings, self._folder, tensors)
+        self._command = _server_command(self._settings, self._folder, tensors)
         self._started_s = time.time()
-        server = self._running.start(
-            "coordinator", command, _environment(self._folder), stderr=subprocess.PIPE
-        )
+        server = self._coordinator("coordinator", self._command)
         clients = [
             self._running.module(f"process of clients {share[0]} to {share[-1]}", "fkd_bench.load.clients")
             for share in self._shares()
@@ -166,6 +235,9 @@ class _OwnRun:
         pids = [program.process.pid for program in clients]
         with ProcessTree(server.process.pid) as hub, ProcessTree(*pids) as sites:
             yield server, clients, hub, sites
+
+    def _coordinator(self, name: str, command: Sequence[str]) -> Program:
+        return self._running.start(name, command, _environment(self._folder), stderr=subprocess.PIPE)
 
     def _shares(self) -> list[list[int]]:
         """Numbers of the clients of each process."""
@@ -211,7 +283,7 @@ class _OwnRun:
                     raise FkdError(f"the coordinator has said nothing for {_SILENCE_S:.0f} s") from None
                 continue
             spoke = time.monotonic()
-            if event["event"] == "serving":
+            if event["event"] == "serving" and clients:
                 self._send_clients(clients, event["address"])
             if event["event"] == "round_opened" and (spoke - said > _SAY_EVERY_S or event["round"] == 1):
                 said = spoke
@@ -236,6 +308,11 @@ class _OwnRun:
             sum(part.message_bytes for part in parts),
             {name: [ms for part in parts for ms in part.rpc_ms.get(name, ())] for name in methods},
         )
+
+
+def _at_s(event: Json) -> float:
+    """When the coordinator said it, by the clock."""
+    return datetime.fromisoformat(event["timestamp"]).timestamp()
 
 
 def _read_events(server: Program, heard: queue.SimpleQueue[Json]) -> None:
@@ -287,13 +364,14 @@ def _server_command(settings: LoadSettings, folder: Path, tensors: Tensors) -> l
 
 
 def _run_config(settings: LoadSettings) -> RunConfig:
+    lost = int(settings.kill is Victim.CLIENT)
     return RunConfig(
         method=settings.method,
-        rounds=settings.rounds,
+        rounds=max(settings.rounds, _KILL_IN + 1) if settings.kill else settings.rounds,
         clients_per_round=1.0,
         min_clients=settings.clients + (settings.idle_s > 0),  # one that never comes
-        min_cohort=settings.clients,
-        quorum=1.0,
+        min_cohort=settings.clients - lost,
+        quorum=0.5 if lost else 1.0,
         phase_deadline_s=_DEADLINE_S,
         on_missed_quorum=MissedQuorum.ABORT,
         correction=(),

@@ -67,6 +67,13 @@ class Program:
         if self.process.poll():
             raise FkdError(self.failure())
 
+    def close(self) -> None:
+        """Let go of what it read from and wrote to."""
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
     def failure(self) -> str:
         """How it ended and its own words, in one sentence."""
         status = self.process.returncode
@@ -118,6 +125,13 @@ class Programs:
         for program in self.started:
             program.check()
 
+    def kill(self, program: Program) -> None:
+        """End one as a crash would; that is no failure."""
+        self.started.remove(program)
+        program.process.kill()
+        program.process.wait()
+        program.close()
+
     def stop(self) -> None:
         """End all that are left, with what they started."""
         left = [program.process.pid for program in self.started if program.process.poll() is None]
@@ -132,10 +146,7 @@ class Programs:
                 _end(alive, number)
         for program in self.started:
             program.process.wait()
-            for stream in (program.process.stdin, program.process.stdout, program.process.stderr):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+            program.close()
 
 
 def _end(alive: set[int], number: signal.Signals) -> None:

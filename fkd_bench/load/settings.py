@@ -18,6 +18,13 @@ class Peer(StrEnum):
     FLOWER = "flower"
 
 
+class Victim(StrEnum):
+    """What can be killed in mid-round."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+
+
 class LoadSettings(ProgramSettings):
     """Measure a coordinator with no-op clients on loopback; prints one JSON object. Flag > file > default."""
 
@@ -37,6 +44,8 @@ class LoadSettings(ProgramSettings):
     """Rounds of a second, shorter run through a proxy that counts bytes on the wire (0: none)."""
     idle_s: float = Field(0.0, ge=0, le=86_400)
     """Instead of rounds: what clients cost that wait in polls, over so many seconds."""
+    kill: Victim | None = None
+    """Instead: end the `coordinator` or a `client` with SIGKILL in round 2, and time how the run goes on."""
     against: Peer | None = None
     """Also measure `flower`, with the same tensors, clients and rounds."""
     flower_python: Listed[Path] = ()

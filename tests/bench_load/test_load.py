@@ -64,9 +64,10 @@ def test_a_load_of_two_clients_says_what_two_rounds_cost(
     assert all(0 < calls["p50_ms"] <= calls["p99_ms"] for calls in found["rpc"].values())
 
 
-def test_the_machines_limits_are_those_of_all_bytes_of_a_round() -> None:
+def test_the_machines_limits_are_those_of_all_bytes_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkd_bench.load.limits._MOST_BYTES", 8 << 20)
     parts = ("loopback_s", "protobuf_s", "sha256_s", "disk_s", "average_s")
-    tensors = {"w": np.ones(1_000_000, np.float32)}
+    tensors = {"w": np.ones(100_000, np.float32)}
     few, many = limits(tensors, 2, wall_s_per_round=4.0), limits(tensors, 200, wall_s_per_round=4.0)
     assert set(few) == {*parts, "all_s", "share_of_wall"}
     for found in (few, many):
@@ -84,6 +85,24 @@ def test_clients_that_wait_in_polls_cost_little(capsys: pytest.CaptureFixture[st
     assert 3.0 <= found["idle_s"] < 10.0
     assert found["server_cpu_share"] < 0.5
     assert found["server_peak_rss_mb"] > 20
+
+
+@pytest.mark.e2e
+def test_a_run_goes_on_without_a_client_that_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "--clients", "2", "--kill", "client"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (found["killed"], found["clients"]) == ("client", 2)
+    assert (
+        found["heartbeat_limit_s"] - found["heartbeat_s"] < found["noticed_s"] <= found["round_over_s"] < 60
+    )
+
+
+@pytest.mark.e2e
+def test_a_coordinator_that_is_killed_goes_on_with_its_round(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "--clients", "2", "--kill", "coordinator"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (found["killed"], found["clients"]) == ("coordinator", 2)
+    assert 0 < found["serving_s"] < found["round_over_s"] < 60
 
 
 def test_figures_are_of_one_round_and_bytes_of_one_client() -> None:
@@ -113,6 +132,9 @@ def test_without_flower_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.Cap
 
 def test_idle_clients_are_measured_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "leave out --against" in _refused(capsys, "--idle-s", "5", "--against", "flower")
+    assert "leave out --against" in _refused(capsys, "--kill", "client", "--against", "flower")
+    assert "leave out one of them" in _refused(capsys, "--kill", "client", "--idle-s", "5")
+    assert "--clients 2 or more" in _refused(capsys, "--kill", "client", "--clients", "1")
 
 
 def test_a_model_that_is_none_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
