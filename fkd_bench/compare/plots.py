@@ -166,11 +166,11 @@ def seconds_by_phase(records: Sequence[Record], look: Look, title: str = "") -> 
     legend = 0.17 * -(-len(phases) // columns) + 0.1
     height = 0.95 + legend + 0.19 * len(measured)
     figure, ax = axes(height, left=room_for(names), right=0.2, title=title, bottom=LOW + legend)
-    starts = [0.0] * len(measured)
+    rows, starts = list(range(len(measured))), [0.0] * len(measured)
     for place, phase in enumerate(phases):
         lengths = [statistics.fmean(cell.get(phase, 0.0) for cell in cells) for cells in measured.values()]
         ax.barh(
-            names,
+            rows,
             lengths,
             left=starts,
             height=0.72,
@@ -179,6 +179,7 @@ def seconds_by_phase(records: Sequence[Record], look: Look, title: str = "") -> 
             alpha=1.0 if place <= len(PALETTE) else 0.5,
         )
         starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+    ax.set_yticks(rows, names)
     ax.invert_yaxis()
     ax.grid(visible=False, axis="y")
     for text, label in zip(ax.get_yticklabels(), measured, strict=True):

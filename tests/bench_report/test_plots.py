@@ -70,6 +70,13 @@ def test_a_plot_is_small_well_formed_and_the_same_bytes_whatever_the_machine_pre
 
 
 @pytest.mark.parametrize("name", DRAWN)
+def test_one_method_alone_has_every_plot(name: str) -> None:
+    alone = [record for record in RECORDS if record["label"] == RECORDS[-1]["label"]]
+    look = Look.of(Survey.of(alone, EXPERIMENT), frozenset())
+    ElementTree.fromstring(svg(DRAWN[name](alone, look)))
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_nothing_of_a_plot_is_cut_off_however_long_its_names(name: str) -> None:
     long = [{**record, "label": f"{record['label']} with more options"} for record in RECORDS]
     look = Look.of(Survey.of(long, EXPERIMENT), frozenset())
