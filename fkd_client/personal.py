@@ -1,12 +1,12 @@
 """The personal model: candidates built on the published global model, D_val picks one; nothing is uploaded.
 
-The global model itself is always a candidate, so that personalising never costs accuracy on D_val.
+The global model itself is always a candidate: where D_val says clearly that personalising costs accuracy, it is kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from fkd_client.teacher import Teacher, TeacherModel
 from fkd_common.choices import FinetuneScope, PersonalKind
 from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
-from fkd_common.method.metrics import accuracy
 from fkd_common.method.moments import Moments, accumulate, apply_moments, centre, moment_targets
-from fkd_common.method.personal import blend, closed_form, log_prior
+from fkd_common.method.personal import blend, clearly_best, closed_form, log_prior
 
 _T = TypeVar("_T")
 _CHUNK = 8192
@@ -32,8 +31,8 @@ GLOBAL = "global"
 CANDIDATES = (GLOBAL, "prior", "closed_form", "blend", "finetune")
 """Names of the candidates, simplest first."""
 _PREFERRED = ("blend", "prior", "closed_form", "finetune", GLOBAL)
-"""Of equals on D_val the earlier one is kept: those that know the site's label shares before the one that does not,
-because a small D_val, or one of a single class, cannot tell them apart and the site's future images can."""
+"""The first is kept unless another is clearly better on D_val: those that know the site's label shares come before the
+one that does not, because a small D_val, or one of a single class, cannot tell them apart and future images can."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ class PersonalModel:
     config: RunConfig
     """The run configuration."""
     chosen: str
-    """The candidate D_val likes best."""
+    """The candidate that is kept; see :func:`~fkd_common.method.personal.clearly_best`."""
     val_accuracy: dict[str, float]
     """Accuracy on D_val by candidate, in the order of :data:`CANDIDATES`; nan without validation samples."""
     log_prior: NDArray[np.float64]
@@ -134,7 +133,7 @@ def personalise(
     device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> PersonalModel:
-    """Build every configured candidate, let D_val choose among them and the global model.
+    """Build every configured candidate, let D_val choose among them and the global model (:func:`clearly_best`).
 
     Strengths λ_k and γ are also chosen on D_val; of equals the larger λ_k and the smaller γ stay, being
     closer to the global model. ``closed_form`` needs a moment correction, ``finetune`` validation samples:
@@ -165,23 +164,23 @@ def personalise(
     prior = log_prior(np.bincount(train.labels, minlength=num_classes))
     student = base.outputs(val.h)
     logits = base.scores(val.h, student, base.published)
-    accuracies = {GLOBAL: accuracy(logits, val.labels)}
+    right = {GLOBAL: _right(logits, val)}
     V: NDArray[np.float64] | None = None
     best_lambda = best_gamma = float("nan")
     finetuned: FinetunedModel | None = None
     progress(0.0, "personalising")
     if PersonalKind.PRIOR in config.personal:
-        accuracies["prior"] = accuracy(logits + prior, val.labels)
+        right["prior"] = _right(logits + prior, val)
     if PersonalKind.CLOSED_FORM in config.personal and base.moments is not None:
-        V, best_lambda, accuracies["closed_form"] = _closed_form(base, train, val, teacher, config)
+        V, best_lambda, right["closed_form"] = _closed_form(base, train, val, teacher, config)
     progress(0.3, "personalising")
     if PersonalKind.BLEND in config.personal and config.blend_gamma_grid:
         p_val = teacher.calibrated(val.h)
         tried = [
-            (accuracy(blend(logits, prior, p_val, gamma), val.labels), gamma)
+            (_right(blend(logits, prior, p_val, gamma), val), gamma)
             for gamma in sorted(config.blend_gamma_grid)
         ]
-        accuracies["blend"], best_gamma = _first_best(tried)
+        right["blend"], best_gamma = _first_best(tried)
     progress(0.4, "personalising")
     if PersonalKind.FINETUNE in config.personal and len(val.labels):
         finetuned = _finetuned(base, train, val, tail, config, seed, device, progress)
@@ -189,11 +188,11 @@ def personalise(
         scores = finetuned.scores(
             inputs, base.correction(val.h, student, base.published), config, device=device
         )
-        accuracies["finetune"] = accuracy(scores, val.labels)
+        right["finetune"] = _right(scores, val)
     progress(1.0, "personalising")
-    ordered = {name: accuracies[name] for name in CANDIDATES if name in accuracies}
-    kept = [name for name in _PREFERRED if name in accuracies] if len(val.labels) else [GLOBAL]
-    chosen = _first_best([(accuracies[name], name) for name in kept])[1]
+    ordered = {name: _share(right[name]) for name in CANDIDATES if name in right}
+    preferred = {name: right[name] for name in _PREFERRED if name in right}
+    chosen = clearly_best(preferred) if len(val.labels) else GLOBAL
     return PersonalModel(
         base=base,
         config=config,
@@ -210,8 +209,8 @@ def personalise(
 
 def _closed_form(
     base: GlobalModel, train: PersonalData, val: PersonalData, teacher: Teacher, config: RunConfig
-) -> tuple[NDArray[np.float64], float, float]:
-    """V_k, its λ_k and its accuracy on D_val."""
+) -> tuple[NDArray[np.float64], float, NDArray[np.bool_]]:
+    """V_k, its λ_k and which samples of D_val it gets right."""
     assert base.moments is not None
     num_classes = base.state["output.weight"].shape[0]
     targets = moment_targets(train.labels, teacher.oof, num_classes, config.kappa, config.beta)
@@ -229,9 +228,9 @@ def _closed_form(
     for strength in sorted(config.personal_lambda_grid, reverse=True):
         V = closed_form(sums.A, sums.B, base.moments.V, strength)
         scores = centred + base.config.lambda_res * apply_moments(z_val, V)
-        tried.append((accuracy(scores, val.labels), (V, strength)))
-    best, (V, strength) = _first_best(tried)
-    return V, strength, best
+        tried.append((_right(scores, val), (V, strength)))
+    right, (V, strength) = _first_best(tried)
+    return V, strength, right
 
 
 def _finetuned(
@@ -274,10 +273,15 @@ def _finetune_inputs(
     return block_inputs
 
 
-def _first_best(tried: list[tuple[float, _T]]) -> tuple[float, _T]:
-    """The first entry of greatest accuracy; the first of all where accuracies are nan."""
-    best = tried[0]
-    for entry in tried[1:]:
-        if entry[0] > best[0]:
-            best = entry
-    return best
+def _right(scores: NDArray[Any], val: PersonalData) -> NDArray[np.bool_]:
+    """(v,) which samples of D_val have their largest score at the label."""
+    return np.asarray(np.asarray(scores).argmax(axis=1) == val.labels)
+
+
+def _share(right: NDArray[np.bool_]) -> float:
+    return float(right.mean()) if right.size else float("nan")
+
+
+def _first_best(tried: list[tuple[NDArray[np.bool_], _T]]) -> tuple[NDArray[np.bool_], _T]:
+    """The first entry with the most right answers."""
+    return max(tried, key=lambda entry: np.count_nonzero(entry[0]))

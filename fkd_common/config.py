@@ -214,7 +214,7 @@ class RunConfig(BaseModel):
 
     # -- personalisation (Eq. 9 and closed forms) ------------------------------------------------
     personal: Listed[PersonalKind] = tuple(PersonalKind)
-    """Personal models tried; D_val picks the one that is kept."""
+    """Personal models tried; `blend` is kept unless another is better on D_val by more than a standard error."""
     personal_every: int = Field(0, ge=0)
     """Personalise every this many rounds as well as in the last (0: only in the last)."""
     report_personal: bool = False

@@ -5,6 +5,7 @@ Nothing here is ever uploaded. Fine-tuning by gradient (Eq. 9) needs torch and l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,27 @@ def blend(
     """
     log_teacher = np.log(clip_probabilities(teacher_probabilities))
     return np.asarray(np.asarray(global_logits, dtype=np.float64) + log_prior + gamma * log_teacher)
+
+
+def clearly_best(right: Mapping[str, NDArray[np.bool_]]) -> str:
+    """The first candidate, unless validation samples say clearly that another is better.
+
+    Of a few dozen samples one candidate in five always gets the most right by luck. So another counts as better only
+    by more than one standard error (Breiman et al., Classification and Regression Trees, 1984, 3.4.3). With b samples
+    that it alone gets right and c that the first alone does, b - c has the standard error sqrt(b + c) between equals
+    (McNemar, Psychometrika 12, 1947). Of several that are better, the one with the most right answers; of those, the
+    earlier.
+
+    Args:
+        right: by candidate, (v,) whether it gets each sample right; the first is the one to prefer.
+
+    Returns:
+        The name of one.
+    """
+    (first, answers), *others = right.items()
+    best = first
+    for name, its in others:
+        alone, lost = np.count_nonzero(its & ~answers), np.count_nonzero(answers & ~its)
+        if alone - lost > np.sqrt(alone + lost) and its.sum() > right[best].sum():
+            best = name
+    return best

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 
 from fkd_common.method.moments import accumulate, solve
-from fkd_common.method.personal import blend, closed_form, log_prior
+from fkd_common.method.personal import blend, clearly_best, closed_form, log_prior
 
 
 def test_personal_correction_by_hand() -> None:
@@ -69,3 +70,29 @@ def test_gamma_zero_leaves_the_prior_alone() -> None:
 
 def test_a_teacher_certain_of_one_class_keeps_scores_finite() -> None:
     assert np.all(np.isfinite(blend(np.zeros((1, 2)), np.zeros(2), np.array([[0.0, 1.0]]), 2.0)))
+
+
+@pytest.mark.parametrize(
+    "first, other, kept",
+    [
+        ("1111", "1111", "first"),
+        ("0111", "1111", "first"),  # b - c = 1, and so is sqrt(b + c)
+        ("0011", "1111", "other"),  # 2 > sqrt(2)
+        ("00110", "11011", "first"),  # 3 - 1 = 2 = sqrt(4)
+        ("000110", "111101", "other"),  # 4 - 1 = 3 > sqrt(5)
+        ("1111", "0000", "first"),
+        ("", "", "first"),
+    ],
+)
+def test_another_candidate_has_to_be_better_by_more_than_a_standard_error(
+    first: str, other: str, kept: str
+) -> None:
+    right = {name: np.array([*map(int, text)], bool) for name, text in (("first", first), ("other", other))}
+    assert clearly_best(right) == kept
+
+
+def test_of_several_that_are_clearly_better_the_one_with_most_right_answers_is_kept() -> None:
+    first, good, better = (np.arange(10) < many for many in (2, 6, 8))
+    assert clearly_best({"first": first, "good": good, "better": better}) == "better"
+    assert clearly_best({"first": first, "better": better, "good": good}) == "better"
+    assert clearly_best({"first": first, "good": good, "as good": good.copy()}) == "good"
