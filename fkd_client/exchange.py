@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fkd_client.part import PartPlace
 from fkd_client.progress import Progress
+from fkd_client.received import checked
 from fkd_client.report import PersonalScores, Report, build_report
 from fkd_client.site import Site
 from fkd_client.split import split_train_val
@@ -22,6 +23,8 @@ from fkd_client.stopwatch import Stopwatch
 from fkd_client.transfer import TensorMessage
 from fkd_common import exchange_method as exchange
 from fkd_common.artifacts import write_atomically
+from fkd_common.codecs.networks import NetworkCodecs
+from fkd_common.codecs.student import rounding
 from fkd_common.errors import DamagedFileError, DataError, FkdError
 from fkd_common.method.metrics import accuracy, full_and_matched
 from fkd_common.method_registry import method_of
@@ -68,6 +71,8 @@ class ExchangePart:
         )
         self.method = method_of(federation)
         self._own = OwnCode(config.method, type(self.method))
+        with self._own.at_work("coded_networks"):
+            self._codecs = NetworkCodecs.of(self.method)
         self.folder = place.folder
         self.personal_round = 0
         self._personal: Tensors | None = None
@@ -108,10 +113,19 @@ class ExchangePart:
                 "have: install the same fkd release"
             )
         received = {
-            reference.name: decode_writeable(self._place.transfer.fetch(reference, task.key))
+            reference.name: self._unpacked(
+                reference.name, decode_writeable(self._place.transfer.fetch(reference, task.key))
+            )
             for reference in task.inputs
         }
         handler(task, received)
+
+    def _unpacked(self, group: str, packed: Tensors) -> Tensors:
+        """A group of the state as everybody has it."""
+        if group not in self._codecs.networks:
+            return packed
+        layout = self._codecs.networks[group]
+        return checked(f"group {group!r}", lambda: self._codecs.unpack_group(group, packed), layout)
 
     @contextlib.contextmanager
     def _at_work(self, function: str, round_number: int) -> Iterator[None]:
@@ -127,7 +141,7 @@ class ExchangePart:
 
     def _exchange(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round)
-        number = task.key.round
+        number, start = task.key.round, self._start_of(received)
         with part_span("train"), self._stopwatch.phase("local"), self._at_work("local_update", number):
             tensors = self.method.local_update(self.site, received, number)
             check_groups("into site.memory something", self.site.memory, finite=False)
@@ -137,7 +151,16 @@ class ExchangePart:
             check_layout("an upload", tensors, layout)
         self._remember(number)
         request = pb.SubmitExchangeRequest(key=task.key, num_samples=len(self.site.train))
-        self._place.transfer.submit(TensorMessage("SubmitExchange", request, tensors))
+        packed = self._codecs.pack_upload(
+            tensors, start, layout, rounding([self.site.seed], number, task.key.phase)
+        )
+        self._place.transfer.submit(TensorMessage("SubmitExchange", request, packed))
+
+    def _start_of(self, received: exchange.State) -> Tensors:
+        """What an upload is a difference to, kept from a method that trains in place; nothing without a codec."""
+        if not self._codecs.codes_uploads:
+            return {}
+        return {name: array.copy() for name, array in received[self.method.trained_group].items()}
 
     def _personalise(self, task: pb.Task, received: exchange.State) -> None:
         self.site.memory = self._memory_before(task.key.round + 1)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from fkd_client.pipeline import Pipeline
+from fkd_client.received import checked
 from fkd_common.choices import MomentFeatures
 from fkd_common.codecs.statistics import unpack_statistics
 from fkd_common.codecs.student import unpack_model
-from fkd_common.errors import DataError, InvalidUploadError
+from fkd_common.errors import DataError
 from fkd_common.method.moments import num_moment_features
 from fkd_common.method.student_layout import TensorSpec, student_layout
 from fkd_common.pb import coordinator_pb2 as pb
-from fkd_common.tensors import Tensors, check_schema
+from fkd_common.tensors import Tensors
 
 
 def received_student(packed: Tensors, pipeline: Pipeline) -> Tensors:
@@ -26,7 +27,7 @@ def received_student(packed: Tensors, pipeline: Pipeline) -> Tensors:
     """
     config, site = pipeline.config, pipeline.site
     layout = student_layout(site.anchor_embeddings.shape[1], config.hidden, site.num_classes, config.norm)
-    student = _checked("student", lambda: unpack_model(packed, layout, config.model_codec), layout)
+    student = checked("student", lambda: unpack_model(packed, layout, config.model_codec), layout)
     for name, values in student.items():
         if name.endswith("running_var") and values.min(initial=0.0) < 0:
             raise DataError(f"the coordinator's student has a negative variance in {name}")
@@ -109,13 +110,4 @@ def _statistics(
 ) -> Tensors:
     layout = {name: TensorSpec(shape, "float32") for name, shape in shapes.items()}
     codec = pipeline.config.statistics_in_force
-    return _checked(what, lambda: unpack_statistics(packed, layout, codec), layout)
-
-
-def _checked(what: str, unpacked: Callable[[], Tensors], layout: Mapping[str, TensorSpec]) -> Tensors:
-    try:
-        tensors = unpacked()
-        check_schema(tensors, layout)
-    except InvalidUploadError as error:
-        raise DataError(f"the coordinator's {what} cannot be used: {error}") from error
-    return tensors
+    return checked(what, lambda: unpack_statistics(packed, layout, codec), layout)

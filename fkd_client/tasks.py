@@ -25,7 +25,7 @@ from fkd_client.task_inputs import (
 from fkd_client.transfer import TensorMessage, Transfer
 from fkd_common.choices import Fusion, MomentFeatures
 from fkd_common.codecs.statistics import pack_moments, pack_statistics
-from fkd_common.codecs.student import pack_update
+from fkd_common.codecs.student import pack_update, rounding
 from fkd_common.errors import DataError, FkdError
 from fkd_common.method.aggregation import drop_unreliable
 from fkd_common.method.moments import num_moment_features
@@ -138,8 +138,7 @@ class TaskRunner:
         self._transfer.submit(TensorMessage("SubmitStudent", request, packed))
 
     def _rounding(self, task: pb.Task) -> np.random.Generator:
-        """Draws of a task's codecs: a task that is done again is sent the same."""
-        return np.random.default_rng([self._pipeline.seed, task.key.round, task.key.phase])
+        return rounding([self._pipeline.seed], task.key.round, task.key.phase)
 
     def _residuals(self, task: pb.Task) -> None:
         student = self._received_student(task)

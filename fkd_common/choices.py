@@ -121,7 +121,7 @@ class NormAction(StrEnum):
 
 
 class UpdateCodec(StrEnum):
-    """How a student's update is coded on its way to the coordinator."""
+    """How a network's update is coded on its way to the coordinator."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -131,7 +131,7 @@ class UpdateCodec(StrEnum):
 
 
 class ModelCodec(StrEnum):
-    """How the averaged student is coded on its way to the clients."""
+    """How the averaged network is coded on its way to the clients."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -153,3 +153,6 @@ UNCODED: Mapping[str, StrEnum] = MappingProxyType(
     }
 )
 """Keys of a run in which everything travels as float32."""
+
+NETWORK_CODECS = ("update_codec", "model_codec")
+"""Those of them that other methods than FKD-RTM take too, where networks travel."""

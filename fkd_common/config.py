@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fkd_common.choices import (
+    NETWORK_CODECS,
+    UNCODED,
     AbsentClasses,
     Aggregation,
     Calibrator,
@@ -149,10 +151,11 @@ class RunConfig(BaseModel):
 
     # -- on the wire -----------------------------------------------------------------------------
     update_codec: UpdateCodec = UpdateCodec.INT4
-    """Matrices of a student's update, on its way up: `fp16`, `int8` rounded without bias, or after a random rotation
-    `int4` or `int1` (EDEN, DRIVE). Masked sums of secure_aggregation are not coded."""
+    """Matrices of a network's update, on its way up: `fp16`, `int8` rounded without bias, or after a random rotation
+    `int4` or `int1` (EDEN, DRIVE). Masked sums of secure_aggregation are not coded. Methods other than fkd-rtm that
+    average networks: `fp32` unless given."""
     model_codec: ModelCodec = ModelCodec.INT8
-    """The averaged student, on its way down."""
+    """The averaged network, on its way down. Methods other than fkd-rtm that average networks: `fp32` unless given."""
     statistics_codec: StatisticsCodec = StatisticsCodec.INT16
     """Moments, gradients, residuals and solutions, both ways; masked sums, and all under noise, as they are."""
 
@@ -238,6 +241,14 @@ class RunConfig(BaseModel):
     by one. Residuals on the anchors, votes, and with residuals n_k, still travel in clear."""
     secure_threshold: float = Field(2 / 3, gt=0.5, le=1)
     """Share of a secure sum's participants that must stay to its end; with fewer, nothing is revealed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _others_send_fp32_unless_told(cls, given: Any) -> Any:
+        """Networks of other methods travel as they are, as in their papers, unless the run says otherwise."""
+        if isinstance(given, dict) and given.get("method", FKD_RTM) != FKD_RTM:
+            return {**{name: UNCODED[name] for name in NETWORK_CODECS}, **given}
+        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -382,8 +393,7 @@ FKD_RTM_KEYS = frozenset(
         "moment_features", "beta", "refine_steps", "refine_l2", "personal", "personal_lambda_grid", "blend_gamma_grid",
         "finetune_scope", "finetune_lr_extractor", "report_personal", "secure_aggregation", "secure_threshold",
         "noise_multiplier", "residual_l2_clip", "feature_clip", "target_clip", "privacy_delta", "aggregation",
-        "trim_fraction", "norm_bound", "norm_action", "max_weight_share", "update_codec", "model_codec",
-        "statistics_codec",
+        "trim_fraction", "norm_bound", "norm_action", "max_weight_share", "statistics_codec",
     }
 )  # fmt: skip
 """Keys of :class:`RunConfig` that only FKD-RTM reads."""

@@ -148,6 +148,8 @@ class ExchangeMethod(ABC):
     """Authors, title, where published."""
     full_mode: ClassVar[bool] = False
     """Whether it can also train and exchange the whole network."""
+    trained_group: ClassVar[str] = MODEL
+    """The group of the state that a site's upload is an update of, where networks are coded."""
     Options: ClassVar[type[Options]] = Options
     """Its hyper-parameters."""
 
@@ -212,6 +214,15 @@ class ExchangeMethod(ABC):
         return received[MODEL]
 
     # -- both -------------------------------------------------------------------------------------
+
+    def coded_networks(self) -> Mapping[str, Layout]:
+        """Groups of the state that hold a network, with its layout: what the run's codecs may pack.
+
+        Such a group is kept and sent as `model_codec` says, and `state` and `received` hold what everybody unpacks. An
+        upload's tensors with names of :attr:`trained_group`, which every participant must get, travel as differences
+        to it, as `update_codec` says; :meth:`aggregate` gets them whole. Nothing by default: all is sent as it is.
+        """
+        return {}
 
     @property
     def model_is_student(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
 from pydantic import ValidationError
 
 from fkd_common.advice import did_you_mean
-from fkd_common.choices import ModelMode
+from fkd_common.choices import NETWORK_CODECS, UNCODED, ModelMode
 from fkd_common.config import FKD_RTM, FKD_RTM_KEYS, RunConfig
 from fkd_common.errors import UsageError
 from fkd_common.exchange_method import ExchangeMethod, Federation, Options
@@ -66,6 +67,34 @@ def method_of(federation: Federation) -> ExchangeMethod:
         if not all(hasattr(method, name) for name in ("federation", "config", "num_classes", "options")):
             raise WrongResultError("without having called super().__init__(federation)")
     return method
+
+
+def codes_networks(method: str) -> bool:
+    """Whether a method, FKD-RTM or another, says that it has networks that codecs can pack.
+
+    Raises:
+        UsageError: It is not installed here, or cannot be loaded.
+    """
+    return method == FKD_RTM or method_class(method).coded_networks is not ExchangeMethod.coded_networks
+
+
+def check_codecs(config: RunConfig, of_no_use: Iterable[str] | None = None) -> None:
+    """Refuse codecs of a method without networks that they could pack.
+
+    Args:
+        config: Of a run.
+        of_no_use: Keys that would change nothing; by default as :func:`codes_networks` says.
+
+    Raises:
+        UsageError: Naming those that are not `fp32`.
+    """
+    names = NETWORK_CODECS if of_no_use is None else of_no_use
+    given = [f"{name} = {value}" for name in names if (value := getattr(config, name)) != UNCODED[name]]
+    if given and not (of_no_use is None and codes_networks(config.method)):
+        raise UsageError(
+            f"{config.method} with model {config.model} has no network that codecs could pack: leave out "
+            f"{', '.join(given)}"
+        )
 
 
 def ignored_keys(config: RunConfig) -> tuple[str, ...]:

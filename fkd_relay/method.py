@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from fkd_common.artifacts import Artifact
 from fkd_common.choices import Fusion
 from fkd_common.codecs.statistics import pack_moments, pack_statistics
-from fkd_common.codecs.student import pack_update
+from fkd_common.codecs.student import pack_update, rounding
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError, InvalidUploadError
 from fkd_common.method.student_checks import UPLOAD_ANCHORS, UPLOAD_ROOM, student_flaw
@@ -213,10 +213,9 @@ class RelayFkdRtm(FkdRtm):
         self.relay = replace(self.relay, answer=Answer(self.relay.key, **fields))
 
     def _rounding(self) -> np.random.Generator:
-        """Draws of a task's codecs: a task that is folded again is sent the same."""
-        own, key = [self.config.seed, zlib.crc32(self.name.encode())], self.relay.key
+        key = self.relay.key
         assert key is not None
-        return np.random.default_rng([*own, key.round, key.phase])
+        return rounding([self.config.seed, zlib.crc32(self.name.encode())], key.round, key.phase)
 
     def _students(self, uploads: Mapping[str, TensorUpload]) -> dict[str, Json]:
         """Eq. 14 here; with Σ n_k and the mean of max(r_k, τ_r), the weight upstream is the sum of these weights."""

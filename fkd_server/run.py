@@ -15,7 +15,7 @@ from fkd_common.config import FKD_RTM, RunConfig
 from fkd_common.errors import DataError, FkdError, UsageError
 from fkd_common.exchange_method import Federation
 from fkd_common.logs import log_context
-from fkd_common.method_registry import exchange_method, ignored_keys, method_of
+from fkd_common.method_registry import check_codecs, exchange_method, ignored_keys, method_of
 from fkd_server.admin import Admin
 from fkd_server.coordinator import Coordinator
 from fkd_server.evaluation import Evaluation, Evaluator
@@ -231,9 +231,10 @@ def _check_method(config: RunConfig) -> None:
     """Notice a mistyped name or option before a preparation of minutes, and say which keys do nothing.
 
     Raises:
-        UsageError: The method is not installed here, or does not take its options.
+        UsageError: The method is not installed here, or does not take its options or a codec.
     """
     exchange_method(config)
+    check_codecs(config)
     if ignored := ignored_keys(config):
         names = ", ".join(ignored)
         structlog.get_logger().warning(

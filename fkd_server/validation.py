@@ -129,8 +129,6 @@ class UploadRules:
         Raises:
             InvalidUploadError: It was packed otherwise.
         """
-        if phase == types.PHASE_EXCHANGE:  # other methods' tensors are not coded
-            return packed
         block = self.embedding_dim + 1 if known.embedding_block is not None else 0
         codec = self.config.statistics_in_force
         if phase == types.PHASE_MOMENTS:

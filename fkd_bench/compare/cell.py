@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fkd_common.choices import NETWORK_CODECS, UNCODED
 from fkd_common.config import FKD_RTM, FKD_RTM_KEYS, RunConfig
 from fkd_shards.create import CreateRequest
 from fkd_shards.label_faults import LabelFaults
@@ -122,7 +123,8 @@ class Cell:
         """32 hex digits: equal where the outcome is."""
         config = self.config.model_dump(mode="json")
         if self.method != FKD_RTM:  # another method reads none of these, whatever their defaults are
-            config = {name: value for name, value in config.items() if name not in FKD_RTM_KEYS}
+            unread = FKD_RTM_KEYS | {name for name in NETWORK_CODECS if config[name] == UNCODED[name]}
+            config = {name: value for name, value in config.items() if name not in unread}
         return _digest({"version": RESULT_VERSION, "division": self.division.content, "config": config})
 
     def head(self) -> Record:

@@ -21,7 +21,9 @@ from fkd_bench.compare.experiment import (
     sentence_of,
 )
 from fkd_bench.compare.source_files import expanded, located_extractor, located_source
+from fkd_common.choices import NETWORK_CODECS
 from fkd_common.errors import DataError, UsageError
+from fkd_common.method_registry import check_codecs, codes_networks
 
 Located = tuple[str, str, str, str]
 """A data set's source and hash, its extractor and hash."""
@@ -118,8 +120,9 @@ def _cell(
             dataset=dataset,
             division=Division(source, source_sha256, extractor, extractor_sha256, seed, **division),
             options=method.options,
-            overrides={**experiment.common, **method.settings, **keys},
+            overrides={**_common(experiment, method.method), **method.settings, **keys},
         )
+        check_codecs(cell.config)
         check_numbers(cell.overrides, cell.config)
         plain = {**cell.config.model_dump(mode="json"), **division, DATA_AXIS: dataset}
     except ValidationError as error:
@@ -127,6 +130,14 @@ def _cell(
     except UsageError as error:
         raise UsageError(f"{label}: {error}") from error
     return replace(cell, varied={axis: plain[axis] for axis in place})
+
+
+def _common(experiment: Experiment, method: str) -> Mapping[str, Any]:
+    """Keys for every cell, less codecs where the method has nothing that they could pack."""
+    common = experiment.common
+    if not common.keys() & set(NETWORK_CODECS) or codes_networks(method):
+        return common
+    return {name: value for name, value in common.items() if name not in NETWORK_CODECS}
 
 
 def _located(experiment: Experiment, name: str, variables: Mapping[str, str] | None) -> Located:

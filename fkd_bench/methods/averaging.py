@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,10 @@ class WeightAveraging(ExchangeMethod):
         return fine_tuned(self.networks, site, received[MODEL])
 
     # -- both -------------------------------------------------------------------------------------
+
+    def coded_networks(self) -> Mapping[str, Layout]:
+        """The model, which sites train."""
+        return {MODEL: self.networks.layout}
 
     @property
     def model_is_student(self) -> bool:

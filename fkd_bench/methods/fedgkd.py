@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from torch.nn import functional
 from fkd_bench.methods.averaging import WeightAveraging, averaged
 from fkd_bench.methods.networks import Batch, kd_loss
 from fkd_common import exchange_method
-from fkd_common.exchange_method import MODEL, Aggregate, Site, State, Upload
+from fkd_common.exchange_method import MODEL, Aggregate, Layout, Site, State, Upload
 from fkd_common.method.aggregation import WeightedAverage
 from fkd_common.method.probabilities import softmax
 from fkd_common.tensors import Tensors
@@ -89,3 +89,9 @@ class FedGKD(WeightAveraging):
             return total
 
         return self.networks.train(site, received[MODEL], loss, round_number)
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def coded_networks(self) -> Mapping[str, Layout]:
+        """The model, and the teacher like it."""
+        return {MODEL: self.networks.layout, TEACHER: self.networks.layout}

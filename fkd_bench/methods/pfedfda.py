@@ -44,6 +44,7 @@ class PFedFDA(ExchangeMethod):
         "McLaughlin and Su, Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024"
     )
     full_mode = True
+    trained_group = TRUNK
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
@@ -135,6 +136,10 @@ class PFedFDA(ExchangeMethod):
         return label_prior(torch.from_numpy(site.train.labels), self.num_classes)
 
     # -- both -------------------------------------------------------------------------------------
+
+    def coded_networks(self) -> Mapping[str, Layout]:
+        """θ; μ and Σ, which would not stay positive definite, travel as they are."""
+        return {TRUNK: _trunk(self.networks.layout)} if self.federation.full else {}
 
     def scores(self, model: Tensors, inputs: NDArray[Any], device: str = "cpu") -> NDArray[np.float32]:
         """Logits W z + b of the features z."""

@@ -1,14 +1,15 @@
-"""Students on the wire: a client's update as a difference to what it started from, the average as it is.
+"""Networks on the wire: a client's update as a difference to what it started from, the average as it is.
 
-Matrices are nearly all of a student; they are coded as the key says. Vectors - biases, norms and their statistics -
-keep float16's digits and float32's range, so that one large variance leaves the others what they are; step counters
-go as they are. With `fp32` a student travels tensor by tensor, as the paper has it.
+Matrices are nearly all of a student; they are coded as the key says, and so are the filters of a convolution, one row
+for each. Vectors - biases, norms and their statistics - keep float16's digits and float32's range, so that one large
+variance leaves the others what they are; step counters go as they are. With `fp32` a network travels tensor by tensor,
+as the papers have it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,17 @@ from fkd_common.tensors import Tensors
 Layout = Mapping[str, TensorSpec]
 
 _BITS = {UpdateCodec.INT4: 4, UpdateCodec.INT1: 1}
+
+
+def rounding(seeds: Sequence[int], round_number: int, phase: int) -> np.random.Generator:
+    """Draws of a task's codecs: a task that is done again is sent the same.
+
+    Args:
+        seeds: Of whoever packs.
+        round_number: Of the task.
+        phase: Of the task.
+    """
+    return np.random.default_rng([*seeds, round_number, phase])
 
 
 def pack_update(
@@ -143,7 +155,7 @@ def _layout_of(student: Tensors) -> Layout:
 
 
 def _matrices(layout: Layout) -> list[str]:
-    return [name for name in sorted(layout) if len(layout[name].shape) == 2]
+    return [name for name in sorted(layout) if len(layout[name].shape) >= 2]
 
 
 def _vectors(layout: Layout) -> list[str]:
@@ -155,7 +167,8 @@ def _counters(layout: Layout) -> list[str]:
 
 
 def _row_lengths(layout: Layout) -> list[int]:
-    return [layout[name].shape[1] for name in _matrices(layout) for _ in range(layout[name].shape[0])]
+    shapes = [layout[name].shape for name in _matrices(layout)]
+    return [math.prod(shape[1:]) for shape in shapes for _ in range(shape[0])]
 
 
 def _joined(arrays: Iterable[NDArray[Any]]) -> NDArray[np.float32]:

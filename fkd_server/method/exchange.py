@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from fkd_common.artifacts import Artifact, BlobStore
+from fkd_common.choices import UNCODED
+from fkd_common.codecs.networks import NetworkCodecs
 from fkd_common.config import RunConfig
 from fkd_common.errors import DamagedFileError, InvalidUploadError, MethodError
 from fkd_common.exchange_method import ExchangeMethod, Layout, State
 from fkd_common.method.residuals import Standardiser
 from fkd_common.method.student_layout import TensorSpec, student_layout
+from fkd_common.method_registry import check_codecs
 from fkd_common.model_file import ExchangeHeader, ExchangeModel, ModelHeader, ModelParts, PublishedModel
 from fkd_common.own_code import (
     OwnCode,
@@ -45,6 +50,7 @@ from fkd_server.method.federated_method import (
     VoteUpload,
 )
 from fkd_server.method.personal_scores import personal_scores
+from fkd_server.method.unpacked import UnpackedOnce
 from fkd_server.validation import Background, UploadRules
 
 _NAMED = 4
@@ -86,6 +92,7 @@ class Exchange:
 
         Raises:
             MethodError: Here, or of any other function: the method's own code failed.
+            UsageError: The run has a codec for networks that this method does not exchange.
         """
         self.method = method
         self.config: RunConfig = method.config
@@ -96,12 +103,17 @@ class Exchange:
         self._own = OwnCode(self.config.method, type(method))
         self._blobs = blobs
         self._uploads = uploads
+        with self._own.at_work("coded_networks"):
+            self._codecs = NetworkCodecs.of(method)
+        check_codecs(self.config, self._codecs.of_no_use())
+        self._trained = UnpackedOnce(blobs, partial(self._codecs.unpack_group, method.trained_group))
         with self._own.at_work("start"):
             start = method.start()
             check_groups("a state", start)
+            packed = self._packed(start)
         self._model_layout = model_layout(start)
         self._check_model(start, 0)
-        self.state = ExchangeState({name: blobs.put_tensors(tensors) for name, tensors in start.items()})
+        self.state = ExchangeState({name: blobs.put_tensors(tensors) for name, tensors in packed.items()})
 
     # -- what a round consists of -----------------------------------------------------------------
 
@@ -140,7 +152,13 @@ class Exchange:
             names = self.method.broadcast(self.round, client)
             if isinstance(names, str):
                 raise WrongResultError(f"{names!r}; expected a sequence of names, such as ({names!r},)")
-        return TaskContent({name: self.state.groups[name] for name in names if name in self.state.groups})
+            inputs = {name: self.state.groups[name] for name in names if name in self.state.groups}
+            trained = self.method.trained_group
+            if phase == types.PHASE_EXCHANGE and self._codecs.codes_uploads and trained not in inputs:
+                raise WrongResultError(
+                    f"{names!r}; expected {trained!r} too, to which uploads are differences"
+                )
+        return TaskContent(inputs)
 
     def artifacts(self) -> dict[str, Artifact]:
         """Nothing beyond a client's own task: groups may be meant for one client alone."""
@@ -158,6 +176,17 @@ class Exchange:
     def _layout(self, round_number: int, num_samples: int) -> Layout:
         with self._own.at_work("upload_layout", round_number):
             return checked_layout(self.method.upload_layout(round_number, num_samples))
+
+    def unpacked_upload(self, packed: Tensors, num_samples: int) -> Tensors:
+        """What a client of n_k samples sent in the open round, as it was before the run's codecs.
+
+        Raises:
+            InvalidUploadError: It was packed otherwise.
+        """
+        if not self._codecs.codes_uploads:
+            return packed
+        start = self._trained.of(self.state.groups[self.method.trained_group])
+        return self._codecs.unpack_upload(packed, start, self.upload_layout(num_samples))
 
     def flaw(self, tensors: Tensors) -> str | None:
         """What the method finds wrong with an upload; None if nothing is."""
@@ -182,7 +211,9 @@ class Exchange:
             return "nothing"
         names = ", ".join(f"`{name}`" for name in sorted(one)[:_NAMED]) + (", …" if len(one) > _NAMED else "")
         grows = f" and {more - size:,} more for every further sample" if more > size else ""
-        return f"{size:,} bytes{grows} ({names})"
+        codec = self._codecs.update
+        packed = "" if codec is UNCODED["update_codec"] else f", packed as {codec} differences"
+        return f"{size:,} bytes{grows} ({names}){packed}"
 
     # -- closing rounds ---------------------------------------------------------------------------
 
@@ -201,14 +232,15 @@ class Exchange:
             for name, upload in uploads.items()
             if isinstance(upload, TensorUpload)
         ]
-        before = _Groups(self.state.groups, self._blobs)
+        before = self._groups(self.state.groups)
         with self._own.at_work("aggregate", self.round):
             result = self.method.aggregate(before, stored, self.round)
             check_aggregate(result, self._model_layout)
-        changed = {name: tensors for name, tensors in result.groups.items() if tensors}
+            changed = {name: tensors for name, tensors in result.groups.items() if tensors}
+            packed = self._packed(changed)
         groups = {name: held for name, held in self.state.groups.items() if name not in result.groups}
-        self._check_model(_Groups(groups, self._blobs, changed), self.round)
-        groups |= {name: self._blobs.put_tensors(tensors) for name, tensors in changed.items()}
+        self._check_model(self._groups(groups, changed), self.round)
+        groups |= {name: self._blobs.put_tensors(tensors) for name, tensors in packed.items()}
         kept = {artifact.sha256 for artifact in groups.values()}
         retired = tuple(old for old in self.state.groups.values() if old.sha256 not in kept)
         self.state = ExchangeState(groups, self.round, retired)
@@ -238,7 +270,7 @@ class Exchange:
     def model(self) -> PublishedModel | None:
         """The current global model: a student where it is one, so that everything that takes students takes it."""
         with self._own.at_work("global_model", self.state.rounds_done):
-            tensors = self.method.global_model(_Groups(self.state.groups, self._blobs))
+            tensors = self.method.global_model(self._groups(self.state.groups))
             if tensors is None:
                 return None
             check_tensors("a model", tensors)
@@ -257,6 +289,21 @@ class Exchange:
             extractor_sha256=self.extractor_sha256,
         )
         return ModelParts(student_header, tensors, Standardiser.of(self.anchor_embeddings), None, None)
+
+    def _packed(self, groups: State) -> Mapping[str, Mapping[str, NDArray[Any]]]:
+        """Groups as they are kept and sent, if what everybody unpacks from them can be computed with."""
+        packed = {}
+        for name, tensors in groups.items():
+            if name in self._codecs.networks:
+                check_layout(f"group {name!r}", tensors, self._codecs.networks[name])
+            packed[name] = self._codecs.pack_group(name, tensors)
+            if packed[name] is not tensors:
+                check_tensors(f"group {name!r}", self._codecs.unpack_group(name, dict(packed[name])))
+        return packed
+
+    def _groups(self, kept: Mapping[str, Artifact], at_hand: State = MappingProxyType({})) -> State:
+        """A state's groups, as everybody unpacks them; those at hand as they are."""
+        return _Groups(kept, self._blobs, self._codecs, at_hand)
 
     def _check_model(self, state: State, round_number: int) -> None:
         """A model that is said to be the run's student has its tensors."""
@@ -286,6 +333,13 @@ class ExchangeRules(UploadRules):
     ) -> Mapping[str, TensorSpec]:
         """The largest that the open round takes."""
         return self._schema(phase, self.config.max_samples)
+
+    def unpacked(self, phase: int, packed: Tensors, known: Background) -> Tensors:
+        """What a client sent, as it was before the run's codecs."""
+        try:
+            return self.method.unpacked_upload(packed, known.num_samples)
+        except MethodError as error:
+            raise InvalidUploadError(str(error), reason=error.reason) from error
 
     def check_tensors(self, phase: int, tensors: Tensors, known: Background) -> None:
         """Names, shapes, dtypes, finiteness, and what the method knows to be impossible."""
@@ -320,14 +374,17 @@ class _Groups(Mapping[str, Tensors]):
     """A state's groups, each read from disk when it is asked for, unless it is among those at hand."""
 
     def __init__(
-        self, artifacts: Mapping[str, Artifact], blobs: BlobStore, at_hand: State = MappingProxyType({})
+        self, artifacts: Mapping[str, Artifact], blobs: BlobStore, codecs: NetworkCodecs, at_hand: State
     ) -> None:
         self._artifacts = artifacts
         self._blobs = blobs
+        self._codecs = codecs
         self._at_hand = at_hand
 
     def __getitem__(self, name: str) -> Tensors:
-        return self._at_hand[name] if name in self._at_hand else _read(self._blobs, self._artifacts[name])
+        if name in self._at_hand:
+            return self._at_hand[name]
+        return self._codecs.unpack_group(name, _read(self._blobs, self._artifacts[name]))
 
     def __iter__(self) -> Iterator[str]:
         return iter({**self._artifacts, **self._at_hand})

@@ -53,6 +53,7 @@ from fkd_server.method.moment_sums import MomentShape, MomentSums, sum_moments
 from fkd_server.method.personal_scores import personal_scores
 from fkd_server.method.refinement import AscentState, PooledMoments, Refinement
 from fkd_server.method.sum_state import SumState
+from fkd_server.method.unpacked import UnpackedOnce
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class FkdRtm:
         self.embedding_dim = int(anchor_embeddings.shape[1])
         self._blobs = blobs
         self._uploads = uploads
-        self._unpacked: tuple[str, Tensors] = ("", {})
+        self._unpacked = UnpackedOnce(blobs, self._as_received)
         self._packed: tuple[Tensors, Mapping[str, NDArray[Any]]] = ({}, {})
         self._refinement = Refinement(config, blobs)
         start = initial_student(config.seed, self.embedding_dim, config.hidden, self.num_classes, config.norm)
@@ -231,11 +232,11 @@ class FkdRtm:
 
     def student(self) -> Tensors:
         """The current student, as clients unpack it; not to be changed, since every coded upload needs it."""
-        sha256 = self.state.student.sha256
-        if self._unpacked[0] != sha256:
-            packed = decode(self._blobs.read(sha256))
-            self._unpacked = sha256, unpack_model(packed, self.layout, self.config.model_codec)
-        return self._unpacked[1]
+        return self._unpacked.of(self.state.student)
+
+    def _as_received(self, packed: Tensors) -> Tensors:
+        """A student as clients unpack it."""
+        return unpack_model(packed, self.layout, self.config.model_codec)
 
     # -- closing phases ---------------------------------------------------------------------------
 
@@ -306,7 +307,7 @@ class FkdRtm:
 
     def flaw_of_average(self, tensors: Tensors) -> str | None:
         """What would keep others from computing with an average, as they will unpack it, or None."""
-        received = unpack_model(dict(self._as_sent(tensors)), self.layout, self.config.model_codec)
+        received = self._as_received(dict(self._as_sent(tensors)))
         return student_flaw(received, self.anchor_embeddings, self.config.norm)
 
     def replace_student(self, tensors: Tensors) -> None:
