@@ -70,6 +70,27 @@ def test_an_id_follows_from_what_decides_the_outcome_and_from_nothing_else() -> 
     assert small_cells("[{method: fedprox, options: {mu: 1}}]")[0].id != small_cells("[fedprox]")[0].id
 
 
+def test_codecs_decide_a_cell_of_another_method_where_they_are_given() -> None:
+    base = small_cells("[fedavg]")[0]
+    assert small_cells("[{method: fedavg, config: {update_codec: fp32, model_codec: fp32}}]")[0].id == base.id
+    ids = {
+        small_cells(f"[{{method: fedavg, config: {{update_codec: {c}}}}}]")[0].id for c in ("int4", "int8")
+    }
+    assert len(ids | {base.id}) == 3
+
+
+def test_a_codec_for_a_method_without_networks_is_refused_and_one_for_all_passes_it_by() -> None:
+    with pytest.raises(
+        UsageError, match=r"FedMD: fedmd with model head has no network .* update_codec = int4"
+    ):
+        small_cells("[{method: fedmd, config: {update_codec: int4}}]")
+    with pytest.raises(UsageError, match=r"FED3R: fed3r .* has no network .* model_codec = int8"):
+        cells_of(parsed(DIGITS + "methods: [fed3r]\naxes: {model_codec: [int8, fp32]}\n"), {})
+    content = DIGITS + "methods: [fedavg, fedmd]\nseeds: [0]\ncommon: {update_codec: int4}\n"
+    cells = cells_of(parsed(content), {})
+    assert [cell.config.update_codec for cell in cells] == ["int4", "fp32"]
+
+
 def test_data_are_known_by_what_they_hold_wherever_they_lie(tmp_path: Path) -> None:
     content = "title: t\nmethods: [fkd-rtm]\nseeds: [0]\ndata: {a: {source: 'npz:${FKD_DATA}/a.npz'}}\n"
     ids = {}

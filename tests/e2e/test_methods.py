@@ -158,6 +158,28 @@ def test_a_coordinator_killed_in_an_exchange_ends_with_the_models_of_an_undistur
     assert fedavg.outcome["global"] is not None
 
 
+def test_with_codecs_too_killed_programs_end_with_the_models_of_an_undisturbed_run(
+    world: World, fedavg: Played, tmp_path: Path
+) -> None:
+    """An upload that is packed again is the same, and so is the model that it is a difference to."""
+    codecs = ("--update-codec", "int4", "--model-codec", "int8")
+    whole = play(world, tmp_path / "whole", "fedavg", *codecs)
+    disturbed = play(
+        world,
+        tmp_path / "disturbed",
+        "fedavg",
+        *codecs,
+        server_dies="phase.folded@exchange:kill:1",
+        sites_die={"a": "SubmitExchange.calling:kill:2"},
+    )
+    assert disturbed.outcome == whole.outcome
+    up = {
+        run.folder: sum(int(row["payload_up"]) for row in rows(run.folder / "ledger.csv"))
+        for run in (fedavg, whole)
+    }
+    assert up[whole.folder] < up[fedavg.folder] / 5
+
+
 def test_sites_killed_about_an_upload_end_with_the_private_models_of_an_undisturbed_run(
     world: World, fedmd: Played, tmp_path: Path
 ) -> None:
@@ -212,6 +234,7 @@ def test_a_sites_own_model_predicts(
         (["--method", "fedprox", "--options", "mu=-1"], "options of fedprox: mu"),
         (["--method", "fedprox", "--options", "mu"], "expected NAME=VALUE"),
         (["--method", "fedmd", "--model", "full"], "fedmd exchanges no whole network"),
+        (["--method", "fedmd", "--update-codec", "int4"], "fedmd with model head has no network that codecs"),
         (["--method", "fedavg", "--secure-aggregation"], "only fkd-rtm has it"),
         (["--options", "mu=1"], "fkd-rtm has no options"),
     ],

@@ -5,18 +5,20 @@ What it returns is held to the same as in a run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fkd_common.codecs.networks import NetworkCodecs
+from fkd_common.codecs.student import rounding
 from fkd_common.config import RunConfig
 from fkd_common.exchange_method import Aggregate, ExchangeMethod, Federation, Labelled, Record, Site, State
 from fkd_common.method.metrics import accuracy
-from fkd_common.method.student_layout import payload_bytes
 from fkd_common.own_code import check_aggregate, check_groups, check_layout, checked_layout, model_layout
-from fkd_common.tensors import Tensors
+from fkd_common.tensors import Tensors, check_schema
 
 SMALL = {"hidden": (16, 8, 8), "dropout": (0.1, 0.0, 0.0), "batch_size": 16, "local_steps": 20, "lr": 5e-3}
 """A student that learns the synthetic problem in a few rounds of a few milliseconds."""
@@ -36,7 +38,7 @@ class Held:
 
 @dataclass
 class Rehearsal:
-    """Rounds of one method over some sites; counts payload bytes like the ledger."""
+    """Rounds of one method over some sites, packed as the run says; counts payload bytes like the ledger."""
 
     method: ExchangeMethod
     sites: list[Site]
@@ -46,9 +48,15 @@ class Rehearsal:
     down: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.state = dict(self.method.start())
-        check_groups("a state", self.state)
-        self.model_layout = model_layout(self.state)
+        self.codecs = NetworkCodecs.of(self.method)
+        start = self.method.start()
+        check_groups("a state", start)
+        self.model_layout = model_layout(start)
+        self.state = {name: self.as_sent(name, tensors) for name, tensors in start.items()}
+
+    def as_sent(self, group: str, tensors: Tensors) -> Tensors:
+        """A group of the state as everybody unpacks it."""
+        return self.codecs.unpack_group(group, dict(self.codecs.pack_group(group, tensors)))
 
     def received(self, round_number: int, client: str) -> State:
         names = self.method.broadcast(round_number, client)
@@ -65,16 +73,20 @@ class Rehearsal:
             layout = self.method.upload_layout(number, n_k)
             check_layout("an upload", tensors, checked_layout(layout))
             check_groups("into site.memory something", site.memory, finite=False)
+            start = self.state.get(self.method.trained_group, {})
+            packed = self.codecs.pack_upload(tensors, start, layout, rounding([site.seed], number, 0))
+            tensors = self.codecs.unpack_upload(dict(packed), start, layout)
+            check_schema(tensors, layout)
             assert self.method.flaw(tensors) is None
             uploads.append(Held(site.name, n_k, tensors))
-            self.up[site.name] = self.up.get(site.name, 0) + payload_bytes(layout)
-            got = sum(array.nbytes for group in received.values() for array in group.values())
+            self.up[site.name] = self.up.get(site.name, 0) + num_bytes(packed)
+            got = sum(num_bytes(self.codecs.pack_group(name, group)) for name, group in received.items())
             self.down[site.name] = self.down.get(site.name, 0) + got
         result = self.method.aggregate(self.state, uploads, number)
         check_aggregate(result, self.model_layout)
         for name, tensors in result.groups.items():
             if tensors:
-                self.state[name] = tensors
+                self.state[name] = self.as_sent(name, tensors)
             else:
                 self.state.pop(name, None)
         self.records.append(result.record)
@@ -99,6 +111,11 @@ class Rehearsal:
         return float(np.mean(found))
 
 
+def num_bytes(tensors: Mapping[str, NDArray[Any]]) -> int:
+    """Of tensors' data."""
+    return sum(array.nbytes for array in tensors.values())
+
+
 def clusters(n: int, d: int, num_classes: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Gaussian clusters, one per class, the same centres for every seed."""
     centres = np.random.default_rng(12345).normal(0, 1.5, (num_classes, d))
@@ -109,7 +126,7 @@ def clusters(n: int, d: int, num_classes: int, seed: int) -> tuple[NDArray[np.fl
 
 def federation(*, d: int = 12, num_classes: int = 4, anchors: int = 60, **keys: Any) -> Federation:
     """A run on synthetic embeddings."""
-    config = RunConfig(**{**SMALL, "rounds": 3, **keys})
+    config = RunConfig(**{**SMALL, "method": "x", "rounds": 3, **keys})
     public, _ = clusters(anchors, d, num_classes, 99)
 
     def extractor() -> bytes:

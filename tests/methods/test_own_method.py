@@ -42,6 +42,16 @@ def test_it_learns_and_keeps_its_momentum(own: type[ExchangeMethod]) -> None:
     assert any((values != 0).any() for values in play.state["speed"].values())
 
 
+def test_it_is_packed_for_nothing(own: type[ExchangeMethod]) -> None:
+    run = rehearsal.federation(
+        options={"beta": 0.5}, method="fedavgm", update_codec="int4", model_codec="int8"
+    )
+    play = Rehearsal(own(run), rehearsal.sites(run)).run(4)
+    assert play.global_accuracy(rehearsal.test_set(run)) > 0.6
+    fp32 = 4 * sum(values.nbytes for values in play.method.start()["model"].values())
+    assert all(sent < 0.75 * fp32 for sent in play.up.values())
+
+
 def test_without_momentum_it_is_fedavg(own: type[ExchangeMethod]) -> None:
     from fkd_bench.methods.fedavg import FedAvg
 
