@@ -10,7 +10,7 @@ from fkd_bench.compare.experiment import check_numbers
 from fkd_bench.compare.source_files import PRETRAIN
 from fkd_common.config import FKD_RTM
 from fkd_common.errors import DataError, UsageError
-from fkd_common.method_registry import exchange_method
+from fkd_common.method_registry import check_codecs, exchange_method
 from fkd_shards.create import check_divisible
 from fkd_shards.source import Source
 from fkd_shards.sources import open_source
@@ -36,6 +36,7 @@ def check_cells(cells: Iterable[Cell], where: str) -> None:
             if (asked := f"{cell.method} {sorted(cell.options.items())} {cell.config.model}") not in methods:
                 methods.add(asked)
                 _check_method(cell)
+            check_codecs(cell.config)
             _check_participants(cell)
             if (division := cell.division).id not in divisions:
                 divisions.add(division.id)

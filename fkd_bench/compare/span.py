@@ -23,7 +23,7 @@ from fkd_bench.compare.experiment import (
 from fkd_bench.compare.source_files import expanded, located_extractor, located_source
 from fkd_common.choices import NETWORK_CODECS
 from fkd_common.errors import DataError, UsageError
-from fkd_common.method_registry import check_codecs, codes_networks
+from fkd_common.method_registry import codes_networks
 
 Located = tuple[str, str, str, str]
 """A data set's source and hash, its extractor and hash."""
@@ -122,7 +122,6 @@ def _cell(
             options=method.options,
             overrides={**_common(experiment, method.method), **method.settings, **keys},
         )
-        check_codecs(cell.config)
         check_numbers(cell.overrides, cell.config)
         plain = {**cell.config.model_dump(mode="json"), **division, DATA_AXIS: dataset}
     except ValidationError as error:

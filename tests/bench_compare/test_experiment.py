@@ -81,11 +81,12 @@ def test_codecs_decide_a_cell_of_another_method_where_they_are_given() -> None:
 
 def test_a_codec_for_a_method_without_networks_is_refused_and_one_for_all_passes_it_by() -> None:
     with pytest.raises(
-        UsageError, match=r"FedMD: fedmd with model head has no network .* update_codec = int4"
+        UsageError, match=r"seed 0: fedmd with model head has no network .* update_codec = int4$"
     ):
-        small_cells("[{method: fedmd, config: {update_codec: int4}}]")
-    with pytest.raises(UsageError, match=r"FED3R: fed3r .* has no network .* model_codec = int8"):
-        cells_of(parsed(DIGITS + "methods: [fed3r]\naxes: {model_codec: [int8, fp32]}\n"), {})
+        check_cells(small_cells("[{method: fedmd, config: {update_codec: int4}}]"), "x.yaml")
+    on_an_axis = cells_of(parsed(DIGITS + "methods: [fed3r]\naxes: {model_codec: [fp32, int8]}\n"), {})
+    with pytest.raises(UsageError, match=r"int8, seed 0: fed3r .* has no network .* model_codec = int8$"):
+        check_cells([cell for cell in on_an_axis if cell.varied["model_codec"] == "int8"], "x.yaml")
     content = DIGITS + "methods: [fedavg, fedmd]\nseeds: [0]\ncommon: {update_codec: int4}\n"
     cells = cells_of(parsed(content), {})
     assert [cell.config.update_codec for cell in cells] == ["int4", "fp32"]
