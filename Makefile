@@ -24,11 +24,15 @@ demo: $(VENV)/.installed-bench
 	$(BIN)/fkd-bench run --data digits --clients 3 --partition dirichlet:0.1 --public 300 --anchors 100 \
 	  --extractor pretrain --rounds 10 --local-steps 20 --residual-every 5 --out demo
 
+# Tests of one process each run side by side; those that start real processes have the machine for themselves.
+WORKERS ?= 2
+
 test: $(VENV)/.installed-dev check
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not e2e" -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -m "not slow and e2e"
 
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "not e2e"
+	$(BIN)/pytest -m "not e2e" -n $(WORKERS) --dist loadfile
 
 # Every fault of tests/scenarios.py against the tests that cover it, as a table; fails unless every row passes.
 FAULTS_FLAGS ?=
