@@ -67,10 +67,22 @@ def _main(arguments: list[str]) -> int:
 
 
 def _run(settings: ClientSettings) -> int:
-    from fkd_client.transport import GrpcTransport
-
     configure_logs(settings.log_format)
     manager = ServiceManager.from_environment()
+    # Before anything that waits: number one of a container is not ended by a signal it does not handle.
+    for signal_name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_name, _stop)
+    try:
+        return _take_part(settings, manager)
+    except _StoppedError:
+        manager.stopping()
+        print("fkd-client: stopped on request; a run at work goes on without this client", file=sys.stderr)
+        return ExitCode.OK
+
+
+def _take_part(settings: ClientSettings, manager: ServiceManager) -> int:
+    from fkd_client.transport import GrpcTransport
+
     if settings.join is not None:
         manager.status("joining")
     tls = credentials_for(settings)
@@ -95,16 +107,10 @@ def _run(settings: ClientSettings) -> int:
         teach=TeacherCache(settings.cache / "teachers"),
         artifacts=settings.artifacts or settings.cache / "artifacts",
     )
-    for signal_name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_name, _stop)
     start_tracing("fkd-client")
     client = Client(options, GrpcTransport(settings.server, tls), display_for(name, manager))
     try:
         report = client.run()
-    except _StoppedError:
-        manager.stopping()
-        print("fkd-client: stopped on request; a run at work goes on without this client", file=sys.stderr)
-        return ExitCode.OK
     except UnreachableError as error:
         raise unanswered(error, settings) from error
     except FkdError as error:

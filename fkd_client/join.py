@@ -7,6 +7,8 @@ A certificate that has expired is replaced: a new key and certificate are fetche
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -44,13 +46,23 @@ from fkd_common.rpc import ENROLMENT_METHODS, from_rpc_error
 
 RENEWAL_FOLDER = "renewal"
 CALL_TIMEOUT_S = 15.0
+OnCancel = Callable[[Callable[[], None]], None]
+"""Is told what ends the wait that is at work, to be called from any thread."""
+
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_ENROLMENT_MESSAGE_BYTES),
     ("grpc.enable_retries", 0),
 ]
 
 
-def join(given: str, folder: Path, server: str, port: int | None, patience_s: float) -> None:
+def join(
+    given: str,
+    folder: Path,
+    server: str,
+    port: int | None,
+    patience_s: float,
+    on_cancel: OnCancel = lambda end: None,
+) -> None:
     """Fill a folder with credentials, unless it has some that have not expired.
 
     Args:
@@ -59,25 +71,26 @@ def join(given: str, folder: Path, server: str, port: int | None, patience_s: fl
         server: The coordinator, HOST:PORT.
         port: Its port for joining; None: the one after the other.
         patience_s: How long to keep trying a coordinator that does not answer, in seconds.
+        on_cancel: For a caller that may have to end the wait for the coordinator.
 
     Raises:
         UsageError: The token is not whole, or for another site than the folder; or the folder cannot be used.
         UnauthenticatedError: The coordinator does not accept the token, or is not the token's.
-        UnreachableError: Patience ran out.
+        UnreachableError: Patience ran out, or the wait was ended.
     """
     try:
-        _join(given, folder, server, port, patience_s)
+        _join(given, folder, _Enrolment(server, port, patience_s, on_cancel))
     except OSError as error:
         raise UsageError(f"--tls {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _join(given: str, folder: Path, server: str, port: int | None, patience_s: float) -> None:
+def _join(given: str, folder: Path, at: _Enrolment) -> None:
     log = structlog.get_logger()
     fresh = folder / RENEWAL_FOLDER
     if (fresh / "cert.pem").exists():  # an earlier process was about to
         _take(fresh, folder)
     if not any((folder / name).exists() for name in CLIENT_FILES.certificate):
-        _enrol(*read_token(given), folder, server, port, patience_s)
+        at.enrol(*read_token(given), folder)
         return
     old = Credentials.read(folder, CLIENT_FILES)
     ended = old.certificate.not_valid_after_utc
@@ -93,7 +106,7 @@ def _join(given: str, folder: Path, server: str, port: int | None, patience_s: f
             raise UsageError(
                 f"--join: the token is for {token.name}, and --tls {folder} is {named}'s: give another folder"
             )
-        _enrol(token, ca, fresh, server, port, patience_s)
+        at.enrol(token, ca, fresh)
     except UnauthenticatedError as error:
         raise UnauthenticatedError(
             f"{expired}, and --join fetched no other: {error}", reason=error.reason
@@ -101,36 +114,66 @@ def _join(given: str, folder: Path, server: str, port: int | None, patience_s: f
     _take(fresh, folder)
 
 
-def _enrol(
-    token: pb.JoinToken, ca: x509.Certificate, folder: Path, server: str, port: int | None, patience_s: float
-) -> None:
-    """Fill a folder that has no certificate."""
-    log = structlog.get_logger()
-    host, main_port = split_address(server)
-    address = join_address(host, port or main_port + 1)
-    key = _key(folder)
-    log.info("joining", address=address, name=token.name, authority=fingerprint(ca))
-    request = pb.JoinRequest(secret=token.secret, signing_request=_signing_request(key, token.name))
+class _Enrolment:
+    """A coordinator's port for joining, asked until it answers."""
 
-    def say(state: tenacity.RetryCallState) -> None:
+    def __init__(self, server: str, port: int | None, patience_s: float, on_cancel: OnCancel) -> None:
+        self._server, self._port = server, port
+        self._patience_s = patience_s
+        self._on_cancel = on_cancel
+        self._cancelled = threading.Event()
+        self._log = structlog.get_logger()
+
+    def enrol(self, token: pb.JoinToken, ca: x509.Certificate, folder: Path) -> None:
+        """Fill a folder that has no certificate."""
+        host, main_port = split_address(self._server)
+        address = join_address(host, self._port or main_port + 1)
+        key = _key(folder)
+        self._log.info("joining", address=address, name=token.name, authority=fingerprint(ca))
+        request = pb.JoinRequest(secret=token.secret, signing_request=_signing_request(key, token.name))
+        self._on_cancel(self._cancelled.set)
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(UnreachableError),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
+            stop=tenacity.stop_after_delay(self._patience_s) | tenacity.stop_when_event_set(self._cancelled),
+            sleep=tenacity.sleep_using_event(self._cancelled),
+            before_sleep=self._say,
+            reraise=True,
+        )
+        answer = retrying(self._ask, address, to_pem(ca), request)
+        certificate = _checked(answer, key, token.name)
+        replace(folder / "ca.pem", answer.ca)
+        replace(folder / "cert.pem", answer.certificate)  # last: it says that the folder is complete
+        until = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+        self._log.info("joined", name=token.name, folder=str(folder), expires=until)
+
+    def _say(self, state: tenacity.RetryCallState) -> None:
         if state.attempt_number in (1, 3) or state.attempt_number % 10 == 0:
             error = state.outcome.exception() if state.outcome else None
-            log.warning("join_unanswered", attempt=state.attempt_number, detail=str(error))
+            self._log.warning("join_unanswered", attempt=state.attempt_number, detail=str(error))
 
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(UnreachableError),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
-        stop=tenacity.stop_after_delay(patience_s),
-        before_sleep=say,
-        reraise=True,
-    )
-    answer = retrying(_ask, address, to_pem(ca), request)
-    certificate = _checked(answer, key, token.name)
-    replace(folder / "ca.pem", answer.ca)
-    replace(folder / "cert.pem", answer.certificate)  # last: it says that the folder is complete
-    log.info(
-        "joined", name=token.name, folder=str(folder), expires=f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-    )
+    def _ask(self, address: str, ca: bytes, request: pb.JoinRequest) -> pb.JoinResponse:
+        """One attempt; the channel trusts the token's authority and nobody else."""
+        method = ENROLMENT_METHODS["Join"]
+        with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca), options=_OPTIONS) as channel:
+            stub = channel.unary_unary(method.path, request_serializer=None, response_deserializer=None)
+            call = stub.future(request.SerializeToString(), timeout=CALL_TIMEOUT_S)
+
+            def end() -> None:
+                self._cancelled.set()
+                call.cancel()  # type: ignore[no-untyped-call]
+
+            self._on_cancel(end)
+            try:
+                raw: bytes = call.result()
+            except grpc.FutureCancelledError as error:
+                raise UnreachableError(f"the wait for {address} was ended") from error
+            except grpc.RpcError as error:
+                raise _explained(address, ca, error) from error
+        try:
+            return pb.JoinResponse.FromString(raw)
+        except DecodeError as error:
+            raise RefusedError(f"the answer from {address} is not understood: {error}") from error
 
 
 def _take(fresh: Path, folder: Path) -> None:
@@ -142,21 +185,6 @@ def _take(fresh: Path, folder: Path) -> None:
             (fresh / name).replace(folder / name)
     with contextlib.suppress(OSError):  # something else is in it
         fresh.rmdir()
-
-
-def _ask(address: str, ca: bytes, request: pb.JoinRequest) -> pb.JoinResponse:
-    """One attempt; the channel trusts the token's authority and nobody else."""
-    method = ENROLMENT_METHODS["Join"]
-    with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca), options=_OPTIONS) as channel:
-        stub = channel.unary_unary(method.path, request_serializer=None, response_deserializer=None)
-        try:
-            raw: bytes = stub(request.SerializeToString(), timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise _explained(address, ca, error) from error
-    try:
-        return pb.JoinResponse.FromString(raw)
-    except DecodeError as error:
-        raise RefusedError(f"the answer from {address} is not understood: {error}") from error
 
 
 def _explained(address: str, ca: bytes, error: grpc.RpcError) -> FkdError:

@@ -60,7 +60,8 @@ class Session:
             transport: To the coordinator.
             name: The client's.
             patience_s: How long a call is tried again while nobody answers, in seconds.
-            announce: Whether the log is told of calls that nobody answers; else the caller tells people.
+            announce: Whether the log is told of calls that nobody answers, and a coordinator that prepares its run is
+                waited for as long as that takes; else the caller tells people, and calls again.
         """
         self.name = name
         self.ledger = Ledger()
@@ -93,7 +94,7 @@ class Session:
     ) -> _Response:
         """Make a call, again and again while the coordinator does not answer, for as long as patience lasts.
 
-        A coordinator that says it is preparing does answer: patience begins anew.
+        A coordinator that says it is preparing does answer: patience begins anew, unless the caller tells people.
 
         Args:
             name: Method of fkd.v1.Coordinator.
@@ -123,7 +124,7 @@ class Session:
             try:
                 reply = self._transport.call(METHODS[name], raw, timeout_s)
             except FkdError as error:
-                if error.reason == PREPARING:
+                if error.reason == PREPARING and self._announce:
                     answered = time.monotonic()
                 self.ledger.book(where, ByteCount(calls=1, message_up=len(raw), wasted=len(raw)))
                 raise

@@ -11,20 +11,23 @@ from fkd_client.tls import ClientTls
 from fkd_client.transport import check_plain_text
 from fkd_common.errors import FkdError, UsageError
 from fkd_common.identifiers import check_client_name
+from fkd_server.prepare import Preparation
 from fkd_server.settings import ServerSettings
 
-JOIN_PATIENCE_S = 300.0
 
-
-def upstream_identity(settings: ServerSettings) -> tuple[str, ClientTls | None]:
+def upstream_identity(settings: ServerSettings, preparation: Preparation) -> tuple[str, ClientTls | None]:
     """The relay's name in the upstream run, and what proves it; None over plain text.
+
+    Args:
+        settings: Who it is there.
+        preparation: Ends the wait for a certificate.
 
     Raises:
         UsageError: Flags that contradict each other or the certificate, or plain text beyond this machine.
         FkdError: The upstream coordinator does not accept the token, or does not answer.
     """
     with relays_words():
-        return _identity(settings)
+        return _identity(settings, preparation)
 
 
 @contextmanager
@@ -37,7 +40,7 @@ def relays_words() -> Iterator[None]:
         raise type(error)(re.sub(r"--server\b", "--upstream", words), reason=error.reason) from error
 
 
-def _identity(settings: ServerSettings) -> tuple[str, ClientTls | None]:
+def _identity(settings: ServerSettings, preparation: Preparation) -> tuple[str, ClientTls | None]:
     assert settings.upstream is not None
     if settings.upstream_tls is None:
         if settings.upstream_join is not None:
@@ -54,8 +57,16 @@ def _identity(settings: ServerSettings) -> tuple[str, ClientTls | None]:
     if settings.upstream_insecure:
         raise UsageError("--insecure is for plain text, --tls is not: give one of them")
     if settings.upstream_join is not None:
+        preparation.activity = f"getting a certificate from the upstream coordinator at {settings.upstream}"
         token = settings.upstream_join.get_secret_value()
-        join(token, settings.upstream_tls, settings.upstream, settings.upstream_join_port, JOIN_PATIENCE_S)
+        join(
+            token,
+            settings.upstream_tls,
+            settings.upstream,
+            settings.upstream_join_port,
+            settings.upstream_patience_s,
+            preparation.on_cancel,
+        )
     tls = ClientTls(settings.upstream_tls)
     if settings.upstream_name not in (None, tls.name):
         raise UsageError(

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TypeVar
 
 import structlog
@@ -35,6 +33,7 @@ from fkd_common.ledger import PHASE_NAMES
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Transport
+from fkd_relay.absence import Absence
 from fkd_relay.method import RelayFkdRtm
 from fkd_relay.pace import UpstreamPace
 from fkd_server.coordinator import Coordinator
@@ -56,6 +55,7 @@ ENDS = (
     "NO_RELAY",
     "OTHER_RUN",
     "RUN_OVER",
+    "RUN_ABORTED",
     "PROTOCOL_VERSION",
     "ANOTHER_KIND",
     "WRONG_IDENTITY",
@@ -79,6 +79,8 @@ class Ends:
     """Name of the upstream run."""
     name: str
     """The relay's, there."""
+    patience_s: float
+    """How long the upstream coordinator may be silent before it is given up, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class UpstreamLink:
         self.failure: FkdError | None = None
         """Why the link has ended, though the run can go on."""
         self._work: pb.Task | None = None
-        self._lost_at: float | None = None
+        self._absence: Absence | None = None
         self._answered: PhaseKey | None = None
         """The last task whose answer this process has handed in."""
         self._changed = threading.Event()
@@ -343,7 +345,11 @@ class UpstreamLink:
         self._complete(f"the upstream run is over: {finished.detail}")
 
     def _complete(self, why: str) -> None:
-        self._look(lambda run, now: self._ends.pace.finish(why))
+        def complete(run: Coordinator, now: float) -> None:
+            self._ends.method.end()
+            self._ends.pace.finish(why)
+
+        self._look(complete)
         self._ends.service.tick()
 
     def _is_done(self) -> bool:
@@ -360,10 +366,10 @@ class UpstreamLink:
         """The upstream coordinator wants no more of this relay, or has nothing more for it."""
         if error.reason not in ENDS and not isinstance(error, SupersededError):
             self._lost(error)
-        elif self._is_done():
-            self._complete(str(error))
-        elif error.reason == "RUN_OVER":
+        elif error.reason == "RUN_ABORTED":
             self._ends.service.abort(f"upstream: {error}")
+        elif error.reason == "RUN_OVER" or self._is_done():
+            self._complete(f"upstream: {error}")
         else:  # another process took this one's place, or --upstream is not the coordinator that it was
             self.failure = RefusedError(
                 f"this relay stops and its run is kept; the upstream coordinator at {self._ends.pace.upstream} says: "
@@ -375,33 +381,32 @@ class UpstreamLink:
         """Keep the clients waiting, and say for what; the task at hand stays what it is."""
         if self._stopped.is_set():
             return
-        if self._lost_at is None:
-            self._lost_at = time.monotonic()
-            what = (
-                "does not answer" if isinstance(error, UnreachableError) else f"refuses this relay ({error})"
-            )
-            since = f"{datetime.now().astimezone():%H:%M:%S}"
-            words = f"the upstream coordinator at {self._ends.pace.upstream} {what} since {since}"
-
-            def lost(run: Coordinator, now: float) -> None:
-                self._ends.pace.trouble = words
-
-            self._look(lost)
+        absence = self._absence = self._absence or Absence(self._ends.pace.upstream)
+        news = absence.note(error)
+        self._say_trouble(absence.words)
+        if news:
             self._say("upstream_lost", detail=str(error))
-        elif time.monotonic() - self._lost_at > GONE_S and self._is_done():
+        if absence.silent_s > GONE_S and self._is_done():
             self._complete(f"the upstream coordinator is gone: {error}")
+        elif absence.silent_s > self._ends.patience_s:
+            self.failure = UnreachableError(
+                f"this relay stops and its run is kept: {absence.words}, longer than --upstream-patience-s; the same "
+                "command goes on with the run"
+            )
         self._stopped.wait(LOOK_S)
 
     def _found(self) -> None:
-        if self._lost_at is None:
+        if self._absence is None:
             return
-        away, self._lost_at = time.monotonic() - self._lost_at, None
+        away_s, self._absence = round(self._absence.seconds, 1), None
+        self._say_trouble("")
+        self._say("upstream_found", away_s=away_s)
 
-        def found(run: Coordinator, now: float) -> None:
-            self._ends.pace.trouble = ""
+    def _say_trouble(self, words: str) -> None:
+        def say(run: Coordinator, now: float) -> None:
+            self._ends.pace.trouble = words
 
-        self._look(found)
-        self._say("upstream_found", away_s=round(away, 1))
+        self._look(say)
 
     # -- how --------------------------------------------------------------------------------------
 

@@ -162,6 +162,12 @@ class RelayFkdRtm(FkdRtm):
         if task.key.phase == types.PHASE_PERSONAL and not named <= set(self.candidates()):
             raise DataError(f"it publishes {sorted(named)}; the candidates are {self.candidates()}")
 
+    def end(self) -> None:
+        """There will be no task any more: a relay that was away for the last ones does not know the result."""
+        key = self.relay.key
+        if key is None or key.round < self.config.rounds:
+            self.relay = replace(self.relay, chosen=False)
+
     def answer_for(self, key: PhaseKey) -> Answer | None:
         """What this relay's clients have answered to a task; None before, and where there is no result."""
         answer = self.relay.answer

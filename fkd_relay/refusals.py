@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fkd_common.addresses import reaches, split_address
 from fkd_common.choices import Aggregation
 from fkd_common.config import FKD_RTM, RunConfig
 from fkd_common.errors import UsageError
+from fkd_relay.credentials import relays_words
 from fkd_server.settings import ServerSettings
 
 OWN_KEYS = ("min_clients", "min_cohort", "quorum", "phase_deadline_s")
@@ -27,6 +29,22 @@ def check_flags(settings: ServerSettings) -> None:
     if given:
         raise UsageError(
             f"{_flags(given)}: a relay serves what its upstream coordinator serves, and scores nothing: leave it out"
+        )
+
+
+def check_not_itself(settings: ServerSettings) -> None:
+    """Refuse an upstream coordinator that is this relay.
+
+    Raises:
+        UsageError: Its address is not one, or is that of this relay's own port.
+    """
+    assert settings.upstream is not None
+    with relays_words():
+        host, port = split_address(settings.upstream)
+    if port == settings.port and reaches(host, settings.listen_host()):
+        raise UsageError(
+            f"--upstream {settings.upstream} is this relay's own port: give the address of the coordinator to relay "
+            "to, and this relay another --port if both are on one machine"
         )
 
 

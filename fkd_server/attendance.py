@@ -175,6 +175,19 @@ class Attendance:
         """Whether a client of this name shows signs of life."""
         return name in self.clients and self.clients[name].alive
 
+    def told(self, name: str) -> None:
+        """A client, if there is one of that name, has learnt that the run is over."""
+        if name in self.clients:
+            self.clients[name].told = True
+
+    def absent_relays(self) -> list[str]:
+        """Those of :meth:`untold_relays` that show no signs of life."""
+        return [name for name in self.untold_relays() if not self.clients[name].alive]
+
+    def untold_relays(self) -> list[str]:
+        """Relays that took part, whose own clients wait until these have learnt that the run is over."""
+        return [c.name for c in self.clients.values() if c.relay and c.contributed and not c.told]
+
     def live(self) -> list[ClientRecord]:
         """Clients that show signs of life."""
         return [client for client in self.clients.values() if client.alive]

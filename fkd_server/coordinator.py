@@ -128,7 +128,11 @@ class Coordinator(Standing):
     def register(self, name: str, session: bytes, now: float, *, relay: bool = False) -> None:
         """Open a session; it supersedes an older one of the same client."""
         if self.over:
-            raise RefusedError(f"the run is over: {self.detail}", reason="RUN_OVER")
+            self.attendance.told(name)
+            completed = self.state is RunState.COMPLETED
+            raise RefusedError(
+                f"the run is over: {self.detail}", reason="RUN_OVER" if completed else "RUN_ABORTED"
+            )
         self.attendance.register(name, session, now, self.participants, relay=relay)
 
     def next_task(
@@ -148,6 +152,7 @@ class Coordinator(Standing):
         if news or self._looked_at is None or not 0 <= now - self._looked_at < LOOK_S:
             self.tick(now)
         if (over := self.outcome()) is not None:
+            self.attendance.told(client.name)
             return over
         phase = self.open
         if phase is None or not (client.name in self.participants and self.may_answer(client.name, phase)):

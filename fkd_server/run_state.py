@@ -185,6 +185,8 @@ class ClientRecord:
     """Whether it sends sums over clients of its own."""
     activity: str = ""
     progress: float = 0.0
+    told: bool = False
+    """Whether it has learnt that the run is over."""
     leisure: float = 1.0
     """Its signs of life may come so many times more slowly than the run says."""
 

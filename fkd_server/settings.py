@@ -54,6 +54,8 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """The upstream coordinator's port for --upstream-join (default: the one after --upstream's)."""
     upstream_insecure: bool = False
     """Reach an upstream coordinator beyond this machine in plain text: only inside a network you trust."""
+    upstream_patience_s: float = Field(86400.0, gt=0)
+    """Seconds after which an upstream coordinator that does not answer is given up; its relay's run is kept."""
     extractor: str = "resnet18"
     """`resnet18` (torchvision's ImageNet weights), `pretrain`, or a .safetensors file with its JSON."""
     anchors: Path | None = None
@@ -110,9 +112,11 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
         Raises:
             UsageError: Naming them.
         """
-        names = ("name", "tls", "join", "join_port", "insecure")
+        names = ("name", "tls", "join", "join_port", "insecure", "patience_s")
         given = [
-            f"--upstream-{name.replace('_', '-')}" for name in names if getattr(self, f"upstream_{name}")
+            f"--upstream-{name.replace('_', '-')}"
+            for name in names
+            if getattr(self, f"upstream_{name}") != type(self).model_fields[f"upstream_{name}"].default
         ]
         if given:
             raise UsageError(

@@ -22,9 +22,9 @@ def waiting_for(run: Standing, now: float) -> str:
         return f"{text}; then paused by {run.paused_by}" if run.paused_by else text
     if run.paused_by:
         return f"paused by {run.paused_by}: goes on with `fkd-server resume`"
-    if elsewhere and len(run.attendance.ready()) >= run.needed():
-        return elsewhere
-    return _for_clients(run)
+    if not elsewhere:
+        return _for_clients(run)
+    return elsewhere if len(run.attendance.ready()) >= run.needed() else f"{_for_clients(run)}; {elsewhere}"
 
 
 def _for_clients(run: Standing) -> str:

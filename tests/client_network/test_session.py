@@ -104,7 +104,7 @@ def test_a_refusal_is_final(start: Start) -> None:
     with pytest.raises(RefusedError, match="enough") as caught:
         session.register()
     assert caught.value.exit_code == ExitCode.REJECTED
-    assert caught.value.reason == "RUN_OVER"
+    assert caught.value.reason == "RUN_ABORTED"
     assert transport.calls == ["Register"]
     session.leave()
 

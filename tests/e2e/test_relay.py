@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import signal
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,14 +148,7 @@ def test_a_run_that_no_relay_can_carry_is_refused_in_a_sentence(launch: Launcher
 
 def test_a_relay_joins_upstream_with_a_token(launch: Launcher, tmp_path: Path) -> None:
     """It is who its certificate says, and its own clients' TLS is another matter."""
-    tls, token = tmp_path / "tls", tmp_path / "north.token"
-    made = launch.start(
-        "certs", ["fkd_server.cli", "certs", "init", "--host", "localhost", "--tls", str(tls)]
-    )
-    assert made.end() == ExitCode.OK
-    given = launch.start("token", ["fkd_server.cli", "token", "create", "north", "--tls", str(tls)])
-    assert given.end() == ExitCode.OK
-    token.write_text(given.stdout)
+    token, tls = token_of(launch, tmp_path, "north"), tmp_path / "tls"
     server = launch.server(
         "--relays", "north", "--tls", str(tls), "--host", "127.0.0.1", "--min-clients", "2"
     )
@@ -173,3 +167,67 @@ def test_a_relay_joins_upstream_with_a_token(launch: Launcher, tmp_path: Path) -
     (sentence,) = again.said
     assert "--upstream-name south: the certificate in " in sentence
     assert sentence.endswith("leave out --upstream-name")
+
+
+@pytest.mark.parametrize("program", ["relay", "site"])
+def test_who_waits_for_a_certificate_ends_when_told(
+    world: World, launch: Launcher, tmp_path: Path, program: str
+) -> None:
+    """The port for joining takes the connection, and says nothing."""
+    token = token_of(launch, tmp_path, "north")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = ("127.0.0.1:1", f"@{token}", str(silent.getsockname()[1]), str(tmp_path / "own"))
+        if program == "relay":
+            flags = ("--upstream", "--upstream-join", "--upstream-join-port", "--upstream-tls")
+            own = ["fkd_server.cli", "--runs", str(launch.runs), "--port", "0"]
+        else:
+            flags = ("--server", "--join", "--join-port", "--tls")
+            own = ["fkd_client.cli", "--data", str(world.sites / "a")]
+        waits = launch.start(
+            program, [*own, *(word for pair in zip(flags, at, strict=True) for word in pair)]
+        )
+        waits.wait_for("joining")
+        silent.accept()
+        waits.signal(signal.SIGTERM)
+        assert waits.end(within_s=20.0) == ExitCode.OK
+    assert "Traceback" not in waits.stderr
+
+
+def test_a_relay_that_was_away_when_the_run_ended_ends_itself_and_its_sites(
+    world: World, launch: Launcher
+) -> None:
+    """The upstream coordinator waits a moment for relays that have taken part."""
+    below = ("--min-clients", "2")
+    server = launch.server(
+        *WHOLE,
+        *below,
+        "--rounds",
+        "2",
+        "--phase-deadline-s",
+        "20",
+        "--heartbeat-limit-s",
+        "2",
+        "--quorum",
+        "0.5",
+    )
+    relay = launch.relay(address_of(server), "north", *below)
+    address = address_of(relay)
+    sites = sites_of(world, launch, address, address_of(server))
+    server.wait_for("round_closed", within_s=3 * PATIENCE_S)
+    relay.signal(signal.SIGKILL)
+    server.wait_for("run_completed", within_s=3 * PATIENCE_S)
+    waits = server.wait_for("waiting", lambda event: "learn that the run is over" in event["on"])
+    assert waits["on"] == "north to come back and learn that the run is over"
+    relay = launch.relay(address_of(server), "north", *below, port=int(address.rpartition(":")[2]))
+    assert [program.end(3 * PATIENCE_S) for program in (relay, server, *sites)] == [ExitCode.OK] * 4 + [0]
+    assert relay.wait_for("run_completed")
+
+
+def token_of(launch: Launcher, folder: Path, name: str) -> Path:
+    """A token of an authority that is made for it."""
+    tls, token = folder / "tls", folder / f"{name}.token"
+    for command in (["certs", "init", "--host", "localhost"], ["token", "create", name]):
+        made = launch.start(command[0], ["fkd_server.cli", *command, "--tls", str(tls)])
+        assert made.end() == ExitCode.OK
+        token.write_text(made.stdout)
+    return token

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fkd_common.errors import DataError, FkdError, UnauthenticatedError
+from fkd_common.errors import DataError, FkdError, UnauthenticatedError, UnreachableError
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
+from fkd_common.rpc import PREPARING
 from fkd_common.tensors import decode, encode
 from fkd_server.run_state import PhaseKey, RunState
 
@@ -342,6 +343,80 @@ def test_a_run_that_is_aborted_upstream_is_aborted_here_with_the_reason(tmp_path
     assert below.coordinator.state is RunState.ABORTED
     assert below.coordinator.detail == "the upstream run was aborted: stopped by ops"
     assert not sites[0].poll().finished.completed
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_a_relay_that_was_away_when_the_run_ended_learns_how(tmp_path: Path, completed: bool) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
+    if completed:
+        sites[2].do()
+    else:
+        above.service.abort("stopped by ops")
+    above.clock.now += 200.0
+    above.service.tick()
+    assert above.coordinator.over
+    sites[2].poll()
+    sites[2].call("Leave")
+    assert not above.service.everyone_left()
+    below = again(below, above, *sites[:2])
+    steps(below)
+    assert above.service.everyone_left()
+    told = sites[0].poll().finished
+    assert told.completed is completed
+    assert told.detail == ("all 2 rounds done" if completed else "upstream: the run is over: stopped by ops")
+    assert below.link.over
+    assert below.link.failure is None
+
+
+def test_a_relay_that_missed_the_last_rounds_publishes_no_older_model_as_the_runs(tmp_path: Path) -> None:
+    above, below, sites = pair(tmp_path, rounds=2, personal_every=1, correction_at_start=False)
+    play([above], [below], sites, until=lambda: below.method.model() is not None)
+    above.service.abort("stopped by ops")
+    below.link._complete("the upstream run is over")
+    assert below.coordinator.state is RunState.COMPLETED
+    assert below.method.model() is None
+
+
+def test_a_hub_that_prepares_is_waited_for_in_its_own_words(tmp_path: Path) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
+
+    def preparing(method: Any, request: bytes) -> bytes:
+        raise UnreachableError("the coordinator is preparing the run", reason=PREPARING)
+
+    below = again(below, above, *sites[:2], patience_s=0.0)
+    below.wire.to = preparing
+    steps(below)
+    words = "the upstream coordinator at hub:1 says: the coordinator is preparing the run"
+    assert below.service.waiting_for().endswith(words)
+    assert below.link.failure is None
+    below.wire.to = above.answer
+    play([above], [below], sites)
+
+
+def test_a_hub_that_stays_away_is_given_up_and_the_run_is_kept(tmp_path: Path) -> None:
+    above, below, sites = pair(tmp_path, **STUDENTS)
+    play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
+    below = again(below, above, *sites[:2], patience_s=0.0)
+    below.wire.cut = True
+    steps(below, 2)
+    assert isinstance(below.link.failure, UnreachableError)
+    assert "does not answer since" in str(below.link.failure)
+    assert "this relay stops and its run is kept" in str(below.link.failure)
+    assert below.coordinator.state is RunState.RUNNING
+    below = again(below, above, *sites[:2])
+    play([above], [below], sites)
+    assert above.coordinator.state is RunState.COMPLETED
+
+
+def test_few_clients_do_not_hide_that_the_hub_is_away(tmp_path: Path) -> None:
+    _, below, _ = pair(tmp_path, **STUDENTS)
+    below.wire.cut = True
+    steps(below)
+    assert below.service.waiting_for().startswith(
+        "0 of 2 clients ready; the upstream coordinator at hub:1 does not answer since "
+    )
 
 
 def test_another_run_upstream_ends_the_process_and_not_the_run(tmp_path: Path) -> None:

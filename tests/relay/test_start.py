@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -10,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from fkd_common.addresses import reaches
 from fkd_common.config import RunConfig
 from fkd_common.errors import RefusedError, UnreachableError, UsageError
 from fkd_common.pb import types_pb2 as types
+from fkd_common.rpc import PREPARING
 from fkd_common.tensors import decode
-from fkd_relay import start
+from fkd_relay import learn, start
+from fkd_relay.absence import Absence
 from fkd_relay.credentials import relays_words
 from fkd_relay.refusals import check_run
 from fkd_server.operator.tables import status_view
@@ -114,7 +119,7 @@ def test_a_run_that_has_begun_goes_on_without_its_hub(tmp_path: Path, wires: lis
 def test_a_hub_that_does_not_answer_is_waited_for_until_told_to_stop(
     tmp_path: Path, wires: list[Wire], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(learn, "PATIENCE_S", 0.05)
     monkeypatch.setattr(start, "GrpcTransport", lambda address, tls: _cut())
     preparation, found = Preparation(), list[Exception]()
 
@@ -127,7 +132,7 @@ def test_a_hub_that_does_not_answer_is_waited_for_until_told_to_stop(
     waiting = threading.Thread(target=assemble)
     waiting.start()
     until = time.monotonic() + 20.0
-    while "waiting for the upstream coordinator at 127.0.0.1:1" not in preparation.activity:
+    while "the upstream coordinator at 127.0.0.1:1 does not answer since" not in preparation.activity:
         assert time.monotonic() < until
         time.sleep(0.01)
     preparation.cancel()
@@ -145,7 +150,7 @@ def _cut() -> Wire:
 def test_a_hub_that_answers_later_is_found(
     tmp_path: Path, above: TinyRun, wires: list[Wire], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(learn, "PATIENCE_S", 0.05)
     real, opened = start.GrpcTransport, list[Wire]()
 
     def open_line(address: str, tls: Any) -> Wire:
@@ -157,6 +162,81 @@ def test_a_hub_that_answers_later_is_found(
     assert len(opened) == 2
     assert above.coordinator.attendance.clients["north"].alive
     run.close()
+
+
+def test_a_hub_that_is_preparing_is_waited_for_in_its_own_words(
+    tmp_path: Path, wires: list[Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "PATIENCE_S", 0.05)
+    real, said = start.GrpcTransport, list[str]()
+    preparation = Preparation()
+
+    def preparing(method: Any, request: bytes) -> bytes:
+        said.append(preparation.activity)
+        raise UnreachableError("the coordinator is preparing the run (anchors, 40 %)", reason=PREPARING)
+
+    def open_line(address: str, tls: Any) -> Wire:
+        return real(address, tls) if said and "40 %" in said[-1] else Wire(preparing)  # type: ignore[return-value]
+
+    monkeypatch.setattr(start, "GrpcTransport", open_line)
+    with capture_logs() as logs:
+        begin(tmp_path, preparation, upstream_patience_s=1e-6).close()
+    words = (
+        "the upstream coordinator at 127.0.0.1:1 says: the coordinator is preparing the run (anchors, 40 %)"
+    )
+    assert said[-1] == words
+    assert [line["on"] for line in logs if line["event"] == "upstream_unreachable"] == [words]
+
+
+def test_words_that_come_round_in_a_circle_do_not_grow() -> None:
+    words = ""
+    for _ in range(20):
+        absence = Absence("hub:1")
+        absence.note(UnreachableError(f"the coordinator is preparing the run ({words})", reason=PREPARING))
+        words = absence.words
+    assert len(words) < 300
+
+
+def test_a_hub_that_dies_while_it_is_asked_for_anchors_is_found_again(
+    tmp_path: Path, above: TinyRun, wires: list[Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "PATIENCE_S", 0.05)
+    asked = list[str]()
+
+    def dies(method: Any, request: bytes) -> bytes:
+        asked.append(method.name)
+        if method.name == "GetChunk" and asked.count("Register") == 1:
+            raise UnreachableError("connection refused")
+        return above.answer(method, request)
+
+    monkeypatch.setattr(start, "GrpcTransport", lambda address, tls: Wire(dies))
+    begin(tmp_path).close()
+    assert asked.count("Register") == 2
+
+
+def test_a_hub_that_never_answers_is_given_up(
+    tmp_path: Path, wires: list[Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(start, "GrpcTransport", lambda address, tls: _cut())
+    with pytest.raises(UnreachableError, match=r"at 127.0.0.1:1 within 1 s .* --upstream-patience-s"):
+        begin(tmp_path, upstream_patience_s=0.6)
+
+
+@pytest.mark.parametrize(
+    ("host", "listening", "itself"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        ("127.0.0.1", "0.0.0.0", True),
+        (socket.gethostname(), "0.0.0.0", True),
+        ("127.0.0.2", "127.0.0.1", False),
+        ("192.0.2.1", "0.0.0.0", False),
+        ("no-such-host.invalid", "0.0.0.0", False),
+    ],
+)
+def test_a_caller_that_would_reach_itself_is_known(host: str, listening: str, itself: bool) -> None:
+    assert reaches(host, listening) is itself
 
 
 @pytest.mark.parametrize(
@@ -187,6 +267,8 @@ def test_norms_noise_and_caps_are_carried() -> None:
         ({"upstream_name": None}, "--upstream needs --upstream-name NAME"),
         ({"upstream_name": "a/b"}, "--upstream-name: "),
         ({"upstream": "hub.example:1"}, "--upstream hub.example:1 would be reached in plain text"),
+        ({"upstream": "localhost:50051"}, "--upstream localhost:50051 is this relay's own port"),
+        ({"upstream": "hub.example"}, "--upstream 'hub.example': expected HOST:PORT"),
         ({"upstream_join": "x"}, "--upstream-join needs --upstream-tls FOLDER"),
         ({"upstream_tls": Path("none")}, "none"),
         ({"upstream_tls": Path("none"), "upstream_insecure": True}, "--upstream-insecure is for plain text"),
@@ -209,6 +291,9 @@ def test_flags_of_a_relay_without_an_upstream_coordinator_are_named(tmp_path: Pa
         UsageError, match="--upstream-name, --upstream-insecure: only with --upstream HOST:PORT"
     ):
         settings(tmp_path, upstream=None, upstream_insecure=True).check_no_relay()
+    with pytest.raises(UsageError, match=r"^--upstream-patience-s: only with"):
+        ServerSettings(upstream_patience_s=5.0).check_no_relay()
+    ServerSettings().check_no_relay()
 
 
 def test_a_refused_relay_leaves_no_run_behind(

@@ -34,10 +34,11 @@ from fkd_common.pb import types_pb2 as types
 from fkd_common.phases import REFINE_PHASES
 from fkd_common.rpc import Method
 from fkd_common.tensors import Tensors, decode, encode
+from fkd_relay.learn import UPSTREAM_RUN
 from fkd_relay.link import Ends, UpstreamLink
 from fkd_relay.method import RelayFkdRtm
 from fkd_relay.pace import UpstreamPace
-from fkd_relay.start import UPSTREAM_RUN, own_config
+from fkd_relay.start import own_config
 from fkd_server.coordinator import Coordinator
 from fkd_server.run_state import Event, PhaseKey, Position
 from fkd_server.service import CoordinatorService, RunIdentity
@@ -141,7 +142,14 @@ def hub(folder: Path, **changes: Any) -> TinyRun:
     return run
 
 
-def relay(folder: Path, above: TinyRun | Relay, name: str = "r", min_clients: int = 1, **own: Any) -> Relay:
+def relay(
+    folder: Path,
+    above: TinyRun | Relay,
+    name: str = "r",
+    min_clients: int = 1,
+    patience_s: float = 3600.0,
+    **own: Any,
+) -> Relay:
     """A relay in a folder, or, called again, the same after its process died."""
     folder.mkdir(parents=True, exist_ok=True)
     clock, events, wire = Clock(), list[Event](), Wire(above.answer)
@@ -173,7 +181,9 @@ def relay(folder: Path, above: TinyRun | Relay, name: str = "r", min_clients: in
     service = CoordinatorService(
         RunIdentity(folder.name, CLASSES, artifacts), coordinator, method, rules, store, spool, clock, RELAYS
     )
-    link = UpstreamLink(Ends(service, method, pace, store, events.append, identity.run_id, name), wire.line)
+    link = UpstreamLink(
+        Ends(service, method, pace, store, events.append, identity.run_id, name, patience_s), wire.line
+    )
     return Relay(folder, method, coordinator, service, store, pace, link, wire, clock, events)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -400,3 +403,29 @@ def test_a_folder_that_cannot_be_written_is_said_and_tried_again(pki: Pki, tmp_p
     assert error.value.reason == "STORAGE"
     assert "join_failed" in [line["event"] for line in logs]
     assert ClientTls(tmp_path / "site").name == "a"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_another_thread_can_end_the_wait_for_the_coordinator(pki: Pki, tmp_path: Path, silent: bool) -> None:
+    """Whoever answers says nothing, or nobody answers."""
+    ends, over = list[Callable[[], None]](), list[FkdError]()
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = int(nobody.getsockname()[1])
+        if not silent:
+            nobody.close()
+
+        def wait() -> None:
+            try:
+                join(token_for(pki, "a"), tmp_path / "a", "127.0.0.1:1", port, 300.0, ends.append)
+            except UnreachableError as error:
+                over.append(error)
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        until = time.monotonic() + 30.0
+        while len(ends) < 2:  # it has called
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        ends[-1]()
+        waiting.join(10.0)
+    assert len(over) == 1

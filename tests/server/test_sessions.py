@@ -89,7 +89,7 @@ def test_nobody_joins_a_run_that_is_over() -> None:
     run.coordinator.abort("stopped")
     with pytest.raises(RefusedError, match="stopped") as refused:
         run.coordinator.register("c", b"c", 0.0)
-    assert refused.value.reason == "RUN_OVER"
+    assert refused.value.reason == "RUN_ABORTED"
     assert run.poll("a") == RunOver(completed=False, detail="stopped")
 
 
