@@ -34,6 +34,7 @@ from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import Transport
 from fkd_relay.absence import Absence
+from fkd_relay.credentials import relays_words
 from fkd_relay.method import RelayFkdRtm
 from fkd_relay.pace import UpstreamPace
 from fkd_server.coordinator import Coordinator
@@ -159,12 +160,8 @@ class UpstreamLink:
     def step(self) -> None:
         """Do what is due: connect, wait for clients, ask for a task, or look after the task at hand."""
         try:
-            if self._connection is None:
-                self._connect()
-            elif self._work is not None:
-                self._look_after(self._connection, self._work)
-            else:
-                self._ask(self._connection)
+            with relays_words():
+                self._do_what_is_due()
             self._found()
         except UnreachableError as error:
             self._lost(error)
@@ -182,6 +179,14 @@ class UpstreamLink:
         except OSError as error:  # the disk's trouble: tried again
             self._ends.service.disk.say(str(error))
             self._stopped.wait(LOOK_S)
+
+    def _do_what_is_due(self) -> None:
+        if self._connection is None:
+            self._connect()
+        elif self._work is not None:
+            self._look_after(self._connection, self._work)
+        else:
+            self._ask(self._connection)
 
     # -- steps ------------------------------------------------------------------------------------
 

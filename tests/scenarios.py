@@ -58,5 +58,9 @@ SCENARIOS: dict[int, Scenario] = {
     42: Scenario("SIGTERM at work", "drains, keeps its state, exit 0; twice: at once"),
     43: Scenario("client missing from stage 2", "fused over those present, or skipped"),
     44: Scenario("a minority of hostile clients", "robust rules bound the damage"),
+    45: Scenario("relay or its upstream killed", "same model; nothing counts twice"),
+    46: Scenario("relay away when the upstream run ends", "it and its sites learn how, and end"),
+    47: Scenario("relay unknown, misdirected or at itself", "refused in a sentence; its run is kept"),
+    48: Scenario("relay with too few clients", "nothing of a single site goes up"),
 }
 """Every fault the project answers for, by number."""

@@ -88,6 +88,7 @@ def test_a_relay_of_two_sites_and_a_third_make_the_model_of_three(
     assert above["north"]["moments"] > above["c"]["moments"]  # the embedding's block, every time
 
 
+@pytest.mark.scenario(45)
 def test_a_relay_and_its_coordinator_that_are_killed_end_with_the_same_model(
     world: World, launch: Launcher, flat: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_relay_joins_upstream_with_a_token(launch: Launcher, tmp_path: Path) -
     assert sentence.endswith("leave out --upstream-name")
 
 
+@pytest.mark.scenario(42)
 @pytest.mark.parametrize("program", ["relay", "site"])
 def test_who_waits_for_a_certificate_ends_when_told(
     world: World, launch: Launcher, tmp_path: Path, program: str
@@ -193,6 +195,7 @@ def test_who_waits_for_a_certificate_ends_when_told(
     assert "Traceback" not in waits.stderr
 
 
+@pytest.mark.scenario(46)
 def test_a_relay_that_was_away_when_the_run_ended_ends_itself_and_its_sites(
     world: World, launch: Launcher
 ) -> None:

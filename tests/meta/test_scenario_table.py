@@ -108,7 +108,7 @@ def test_the_table_is_also_written_as_json(pytester: pytest.Pytester, tmp_path: 
 
 
 def test_the_catalogue_has_all_its_rows() -> None:
-    assert list(SCENARIOS) == list(range(1, 45))
+    assert list(SCENARIOS) == list(range(1, 49))
 
 
 def test_refusals_a_test_expects_are_noted_by_status_and_reason(pytester: pytest.Pytester) -> None:

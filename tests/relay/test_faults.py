@@ -46,6 +46,7 @@ def steps(node: Relay, times: int = 4) -> None:
 # -- processes that die --
 
 
+@pytest.mark.scenario(45)
 def test_a_relay_that_dies_before_every_step_ends_with_the_same_model(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path / "quiet")
     play([above], [below], sites)
@@ -70,6 +71,7 @@ def test_a_relay_that_dies_before_every_step_ends_with_the_same_model(tmp_path: 
     assert other.store.uploads_by_client() == above.store.uploads_by_client()
 
 
+@pytest.mark.scenario(45)
 def test_a_hub_that_dies_in_the_middle_of_a_phase_goes_on_with_its_relay(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path)
     play([above], [below], sites, until=lambda: in_phase(above, 1, MOMENTS))
@@ -85,6 +87,7 @@ def test_a_hub_that_dies_in_the_middle_of_a_phase_goes_on_with_its_relay(tmp_pat
             np.testing.assert_allclose(ours[name], values, rtol=1e-4, atol=5e-5)
 
 
+@pytest.mark.scenario(5)
 def test_an_answer_whose_receipt_is_lost_counts_once(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
     below.wire.cut_after.add("SubmitStudent")
@@ -94,6 +97,7 @@ def test_an_answer_whose_receipt_is_lost_counts_once(tmp_path: Path) -> None:
     assert above.service.ledger.total().wasted > 0
 
 
+@pytest.mark.scenario(6)
 def test_an_answer_that_was_handed_in_before_the_relay_died_is_its_receipt_again(tmp_path: Path) -> None:
     """The relay dies between the hub's acknowledgement and its own next step."""
     above, below, sites = pair(tmp_path, **STUDENTS)
@@ -112,6 +116,7 @@ def test_an_answer_that_was_handed_in_before_the_relay_died_is_its_receipt_again
 # -- the line --
 
 
+@pytest.mark.scenario(33)
 def test_clients_are_told_that_the_hub_does_not_answer_and_it_goes_on_when_it_does(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
     play([above], [below], sites, until=lambda: in_phase(below, 1, STUDENT))
@@ -128,6 +133,7 @@ def test_clients_are_told_that_the_hub_does_not_answer_and_it_goes_on_when_it_do
     assert above.coordinator.state is below.coordinator.state is RunState.COMPLETED
 
 
+@pytest.mark.scenario(33)
 def test_a_relay_goes_on_gathering_answers_while_its_hub_is_away_and_restarts_without_it(
     tmp_path: Path,
 ) -> None:
@@ -172,6 +178,7 @@ def test_a_relay_outside_the_cohort_passes_the_round_over(tmp_path: Path) -> Non
 # -- clients that are missing --
 
 
+@pytest.mark.scenario(43)
 def test_a_client_that_leaves_between_student_and_moments_is_missing_from_the_sum_and_nothing_else(
     tmp_path: Path,
 ) -> None:
@@ -211,6 +218,7 @@ def test_a_client_that_comes_later_is_in_the_next_sum_with_all_of_its_moments(tm
     assert below.method.state.embedding_blocks.keys() == {"a", "b", "d"}
 
 
+@pytest.mark.scenario(9)
 def test_a_phase_without_a_quorum_is_reported_and_the_run_goes_on(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
     play([above], [below], sites, until=lambda: in_phase(below, 1, STUDENT))
@@ -247,6 +255,7 @@ def test_too_few_clients_to_open_a_phase_are_reported_before_the_hubs_deadline(t
     assert above.coordinator.state is RunState.COMPLETED
 
 
+@pytest.mark.scenario(48)
 def test_fewer_clients_than_min_cohort_send_nothing_up(tmp_path: Path) -> None:
     """A sum of one is that one's upload: it stays here."""
     above = hub(tmp_path / "hub", **STUDENTS, min_clients=2)
@@ -264,6 +273,7 @@ def test_fewer_clients_than_min_cohort_send_nothing_up(tmp_path: Path) -> None:
     assert "quorum 2" in event["detail"] or "min_cohort is 2" in event["detail"]
 
 
+@pytest.mark.scenario(48)
 def test_a_class_that_fewer_than_min_cohort_clients_have_is_in_no_column_that_goes_up(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "rounds": 1, "correction": ("anchors",), "personal": (), "fusion": "class_aware", "min_clients": 2,
@@ -288,6 +298,7 @@ def test_a_class_that_fewer_than_min_cohort_clients_have_is_in_no_column_that_go
     np.testing.assert_allclose(theirs[:, 2], sites[2].residuals()[:, 2], rtol=1e-6)
 
 
+@pytest.mark.scenario(48)
 def test_no_name_of_a_relays_clients_goes_up(tmp_path: Path) -> None:
     """Nor in the words of signs of life and failures."""
     above = hub(tmp_path / "hub", **STUDENTS, min_clients=2)
@@ -313,6 +324,7 @@ def test_no_name_of_a_relays_clients_goes_up(tmp_path: Path) -> None:
 # -- the hub's word --
 
 
+@pytest.mark.scenario(8)
 def test_a_phase_that_the_hub_closes_first_ends_here_too(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS, heartbeat_limit_s=1000.0)
     play([above], [below], sites, until=lambda: in_phase(below, 1, STUDENT))
@@ -345,6 +357,7 @@ def test_a_run_that_is_aborted_upstream_is_aborted_here_with_the_reason(tmp_path
     assert not sites[0].poll().finished.completed
 
 
+@pytest.mark.scenario(46)
 @pytest.mark.parametrize("completed", [True, False])
 def test_a_relay_that_was_away_when_the_run_ended_learns_how(tmp_path: Path, completed: bool) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
@@ -419,6 +432,7 @@ def test_few_clients_do_not_hide_that_the_hub_is_away(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.scenario(47)
 def test_another_run_upstream_ends_the_process_and_not_the_run(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
     play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
@@ -435,12 +449,14 @@ def test_another_run_upstream_ends_the_process_and_not_the_run(tmp_path: Path) -
     assert below.coordinator.state is RunState.COMPLETED
 
 
+@pytest.mark.scenario(25)
 def test_another_process_under_the_relays_name_ends_this_one_and_not_the_run(tmp_path: Path) -> None:
     above, below, sites = pair(tmp_path, **STUDENTS)
     play([above], [below], sites, until=lambda: in_phase(above, 2, STUDENT))
     register(above, below.link._ends.name, relay=True)
     steps(below)
     assert "another process registered under the same name" in str(below.link.failure)
+    assert "give one of them another --upstream-name" in str(below.link.failure)
     assert below.coordinator.state is RunState.RUNNING
 
 
@@ -470,6 +486,7 @@ def test_a_relay_that_the_hub_does_not_let_in_keeps_its_clients_waiting(tmp_path
     assert above.coordinator.state is RunState.COMPLETED
 
 
+@pytest.mark.scenario(31)
 def test_a_relay_whose_certificate_expires_while_its_clients_work_comes_back_with_another(
     tmp_path: Path,
 ) -> None:
@@ -500,6 +517,7 @@ def test_a_task_that_does_not_fit_the_run_changes_nothing(tmp_path: Path) -> Non
     assert below.method.snapshot() == before
 
 
+@pytest.mark.scenario(28)
 def test_a_disk_that_refuses_a_task_is_said_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def test_only_a_relays_samples_may_change(tmp_path: Path) -> None:
     assert run.coordinator.open.key.phase == VOTES
 
 
+@pytest.mark.scenario(13)
 def test_a_relay_is_held_to_max_samples_as_a_whole(tmp_path: Path) -> None:
     _, site = at_residuals(tmp_path, relay=True)
     with pytest.raises(InvalidUploadError, match="max_samples"):
@@ -63,6 +64,7 @@ def _changes(run: TinyRun) -> dict[str, Any]:
     return run.method.config.model_dump()
 
 
+@pytest.mark.scenario(47)
 def test_who_is_not_named_with_relays_is_none(tmp_path: Path) -> None:
     run = hub(tmp_path, **STUDENTS)
     run.service._relays = ("north",)

@@ -258,6 +258,7 @@ def test_norms_noise_and_caps_are_carried() -> None:
     check_run(RunConfig(noise_multiplier=1.0, residual_l2_clip=1.0, feature_clip=1.0, target_clip=1.0))
 
 
+@pytest.mark.scenario(30, 47)
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
