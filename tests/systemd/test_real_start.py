@@ -148,6 +148,35 @@ def test_a_server_that_is_stuck_is_ended_says_where_and_goes_on(machine: Machine
     assert machine.events(SERVER, "run_resumed")
 
 
+def test_a_relay_gets_its_certificate_with_roots_token_and_says_what_it_waits_for(machine: Machine) -> None:
+    """From the environment file alone; nobody has started its upstream coordinator yet."""
+    box = machine.box
+    certs = ["--tls", "/root/hub"]
+    box.run(f"{BIN}/fkd-server", "certs", "init", "--host", "localhost", *certs)
+    token = box.root / "etc/fkd/upstream.token"
+    token.write_text(box.run(f"{BIN}/fkd-server", "token", "create", "north", *certs))
+    token.chmod(0o600)
+    machine.configure(
+        "server",
+        FKD_UPSTREAM="localhost:7001",
+        FKD_UPSTREAM_TLS="/var/lib/fkd-server/upstream",
+        FKD_UPSTREAM_JOIN=f"@/run/credentials/{SERVER}/upstream-token",
+        FKD_RUN_ID="north",
+    )
+    environment = box.root / "etc/fkd/server.env"
+    environment.write_text(environment.read_text().replace("FKD_PREPARED=", "#FKD_PREPARED="))
+    try:
+        box.start(SERVER)
+        box.wait_until(
+            SERVER, "StatusText", "getting a certificate from the upstream coordinator at localhost:7001"
+        )
+        assert machine.events(SERVER, "joining")[0]["name"] == "north"
+        box.run("systemctl", "stop", SERVER)
+        assert box.property(SERVER, "Result") == "success", box.journal(SERVER)
+    finally:
+        token.unlink()
+
+
 def test_a_site_that_joins_with_a_token_takes_part_until_the_run_is_over_and_scored_and_shown(
     machine: Machine,
 ) -> None:

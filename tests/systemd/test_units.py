@@ -101,7 +101,7 @@ def test_the_credentials_are_the_files_that_the_programs_read() -> None:
         return {getattr(names, kind)[0] for kind in ("ca", "certificate", "key")}
 
     server, client = loaded(SERVER), loaded(CLIENT)
-    assert set(server) == files(SERVER_FILES) | {REVOKED_FILE, "http-token"}
+    assert set(server) == files(SERVER_FILES) | {REVOKED_FILE, "http-token", "upstream-token"}
     assert set(client) == files(CLIENT_FILES) | {"join-token"}
     for unit, names in ((SERVER, server), (CLIENT, client)):
         without = {value.split(":", 1)[0] for value in values(unit, "SetCredential")}
