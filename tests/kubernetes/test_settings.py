@@ -35,9 +35,9 @@ MADE_BY_HAND = {
 }  # fmt: skip
 
 
-def hub_of(target: str) -> tuple[list[Object], Pod, Object]:
+def hub_of(target: str, owner: str = "fkd-coordinator") -> tuple[list[Object], Pod, Object]:
     objects = render(target)
-    (pod,) = [pod for pod in pods_of(objects) if pod.owner == "fkd-coordinator"]
+    (pod,) = [pod for pod in pods_of(objects) if pod.owner == owner]
     return objects, pod, pod.container("coordinator")
 
 
@@ -61,9 +61,9 @@ def writable(container: Object, path: str) -> bool:
     return mount is not None and not mount.get("readOnly")
 
 
-def server_settings(target: str, folder: Path) -> ServerSettings:
+def server_settings(target: str, folder: Path, owner: str = "fkd-coordinator") -> ServerSettings:
     """The coordinator's settings as its container would read them."""
-    objects, pod, container = hub_of(target)
+    objects, pod, container = hub_of(target, owner)
     arguments = []
     for word in container["args"]:
         if word.startswith("/"):
