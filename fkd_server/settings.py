@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from fkd_common.addresses import is_loopback
 from fkd_common.config import RunConfig
-from fkd_common.errors import UsageError
+from fkd_common.errors import InvalidUploadError, UsageError
+from fkd_common.identifiers import check_client_name
 from fkd_common.logs import LogFormat
 from fkd_common.places import RUNS
 from fkd_common.settings import ProgramSettings
@@ -82,6 +83,15 @@ class ServerSettings(RunConfig, ProgramSettings):  # type: ignore[misc]  # their
     """Threads for preparation and evaluation (0: all cores)."""
     log_format: LogFormat = LogFormat.AUTO
     """`json`, `text`, or `auto`: text on a terminal, JSON lines otherwise."""
+
+    @field_validator("relays")
+    @classmethod
+    def _names(cls, relays: tuple[str, ...]) -> tuple[str, ...]:
+        """A name that no client can have would never let anybody in."""
+        try:
+            return tuple(check_client_name(name) for name in relays)
+        except InvalidUploadError as error:
+            raise ValueError(str(error)) from error
 
     def listen_host(self) -> str:
         """The address to listen on: beyond this machine only over TLS, or if asked for.

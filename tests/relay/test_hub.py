@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fkd_common.errors import InvalidUploadError, RefusedError
+from fkd_common.errors import InvalidUploadError, RefusedError, UsageError
+from fkd_common.settings import load_settings
 from fkd_common.tensors import encode
+from fkd_server.settings import ServerSettings
 
 from ..server.tiny import RESIDUALS, VOTES, TinyRun, filled, inline, tiny_run
 from .tree import ANCHORS, STUDENTS, HandSite, hub, in_phase, register
@@ -62,6 +64,15 @@ def test_who_has_taken_part_as_one_kind_does_not_come_back_as_the_other(
 
 def _changes(run: TinyRun) -> dict[str, Any]:
     return run.method.config.model_dump()
+
+
+def test_a_name_that_no_relay_can_have_is_refused() -> None:
+    assert load_settings(ServerSettings, "fkd-server", ["--relays", "north,south"]).relays == (
+        "north",
+        "south",
+    )
+    with pytest.raises(UsageError, match=r"relays = .*nor/th"):
+        load_settings(ServerSettings, "fkd-server", ["--relays", "south,nor/th"])
 
 
 @pytest.mark.scenario(47)
