@@ -169,7 +169,7 @@ def _plain_default(text: str) -> str:
     if found is None:
         return text
     value = found[1]
-    if re.fullmatch(r"[A-Z_]+", value):  # an enumeration's name
+    if re.fullmatch(r"[A-Z][A-Z0-9_]*", value):  # an enumeration's name
         value = value.lower()
     elif re.fullmatch(r"\(.*\)", value):
         value = ",".join(part.strip() for part in value.strip("()").split(",") if part.strip())

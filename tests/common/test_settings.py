@@ -181,6 +181,7 @@ def test_help_shows_values_as_a_person_types_them(capsys: pytest.CaptureFixture[
     text = " ".join(capsys.readouterr().out.split())
     assert "{extend,abort}" in text
     assert "(default: anchors,moments)" in text
+    assert "(default: int4)" in text
     assert "(default: None)" not in text
     assert "Correction." not in text
 
