@@ -50,6 +50,7 @@ class Attendance:
                 ready=client.ready,
                 contributed=client.contributed,
                 relay=client.relay,
+                unheard=client.ready,
                 leisure=leisure,
             )
 
@@ -105,7 +106,7 @@ class Attendance:
     ) -> ClientRecord:
         """Note a sign of life; what a client says of its progress is a share, or it is none."""
         client = self.client_of(session)
-        client.last_seen = now
+        client.last_seen, client.unheard = now, False
         if activity is not None:
             client.activity, client.progress = activity, _share(progress)
         if not client.alive:
@@ -143,7 +144,7 @@ class Attendance:
         client = self.client_of(session)
         if client.ready:
             self._journal.client_away(client.name)
-        client.alive = client.ready = False
+        client.alive = client.ready = client.unheard = False
         client.left = True
         self._emit(Event("client_left", {"client": client.name, "reason": reason or None}))
 
@@ -180,13 +181,16 @@ class Attendance:
         if name in self.clients:
             self.clients[name].told = True
 
-    def absent_relays(self) -> list[str]:
-        """Those of :meth:`untold_relays` that show no signs of life."""
-        return [name for name in self.untold_relays() if not self.clients[name].alive]
+    def untold(self) -> list[str]:
+        """Who is worth waiting for at the end, besides those alive: who comes back would wait for the run in vain.
 
-    def untold_relays(self) -> list[str]:
-        """Relays that took part, whose own clients wait until these have learnt that the run is over."""
-        return [c.name for c in self.clients.values() if c.relay and c.contributed and not c.told]
+        Relays that took part, which have clients of their own, and whoever only this process has not heard yet.
+        """
+        return [
+            client.name
+            for client in self.clients.values()
+            if not (client.told or client.alive) and (client.unheard or (client.relay and client.contributed))
+        ]
 
     def live(self) -> list[ClientRecord]:
         """Clients that show signs of life."""

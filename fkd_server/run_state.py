@@ -185,6 +185,8 @@ class ClientRecord:
     """Whether it sends sums over clients of its own."""
     activity: str = ""
     progress: float = 0.0
+    unheard: bool = False
+    """Whether it was there when an earlier process ended, and nothing has been heard of it since."""
     told: bool = False
     """Whether it has learnt that the run is over."""
     leisure: float = 1.0

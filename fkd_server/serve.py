@@ -215,7 +215,7 @@ class _Serving:
     async def _dismiss(self) -> None:
         """Keep answering until every client, and every operator that watches, has learnt that the run is over."""
         run = self._run
-        if away := run.service.look(lambda coordinator, now: coordinator.attendance.absent_relays()):
+        if away := run.service.look(lambda coordinator, now: coordinator.attendance.untold()):
             self._log.info("waiting", on=f"{', '.join(away)} to come back and learn that the run is over")
         until = time.monotonic() + (STOP_GRACE_S if self._stop.is_set() else self._settings.linger_s)
         while time.monotonic() < until and not (

@@ -239,8 +239,8 @@ class CoordinatorService:
             return question(self._coordinator, self._clock())
 
     def everyone_left(self) -> bool:
-        """Whether no live client remains to be told that the run is over, and no relay that may come back."""
-        return self.look(lambda run, now: not (run.attendance.live() or run.attendance.untold_relays()))
+        """Whether nobody remains to be told that the run is over."""
+        return self.look(lambda run, now: not (run.attendance.live() or run.attendance.untold()))
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever a waiting client might get another answer."""

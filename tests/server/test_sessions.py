@@ -8,7 +8,7 @@ from fkd_common.errors import ConflictError, RefusedError, StaleError, Supersede
 from fkd_server.method.federated_method import (
     NoUpload,
 )
-from fkd_server.run_state import AssignedTask, MustWait, PhaseKey, RunOver
+from fkd_server.run_state import AssignedTask, KnownClient, MustWait, PhaseKey, RunOver
 
 from .state_machine import Run
 from .tiny import STUDENT
@@ -127,3 +127,17 @@ def test_a_run_remembers_so_many_names_and_forgets_those_that_never_contributed(
     assert sorted(run.coordinator.attendance.clients) == ["a", "b", "late"]
     with pytest.raises(SupersededError):
         run.coordinator.attendance.seen(b"stranger", 1.0)
+
+
+def test_at_its_end_a_coordinator_waits_for_whom_it_has_not_heard_since_it_started_again() -> None:
+    run = Run()
+    known = [KnownClient(name, name.encode(), ready=name != "c", contributed=True) for name in "abc"]
+    attendance = run.coordinator.attendance
+    attendance.resume(known, 0.0)
+    attendance.notice_silence(1e6)
+    assert not attendance.live()
+    assert attendance.untold() == ["a", "b"]
+    attendance.seen(b"a", 1e6)
+    attendance.leave(b"a")
+    attendance.told("b")
+    assert attendance.untold() == []
