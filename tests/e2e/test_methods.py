@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,12 +73,15 @@ def play(
             name: launch.client(world.sites / name, address, failpoint=sites_die.get(name, ""))
             for name in sites
         }
-        for name in sites_die:
-            assert clients[name].end() == -signal.SIGKILL
-            clients[name] = launch.client(world.sites / name, address)
-        if server_dies:
-            assert server.end() == -signal.SIGKILL
-            server = launch.server(*whole, *patient, port=port)
+        dying = {**{name: clients[name] for name in sites_die}, **({"": server} if server_dies else {})}
+        while dying:  # in whatever order: one may wait for the other to be there again
+            for name in [name for name, program in dying.items() if program.ended]:
+                assert dying.pop(name).end() == -signal.SIGKILL
+                if name:
+                    clients[name] = launch.client(world.sites / name, address)
+                else:
+                    server = launch.server(*whole, *patient, port=port)
+            time.sleep(0.05)
         check_ends(server, *clients.values())
         return Played(launch.runs / "run", method)
     finally:
