@@ -373,3 +373,15 @@ def register(run: TinyRun, name: str, *, relay: bool) -> Any:
             return super().call(method, **({**fields, "relay": relay} if method == "Register" else fields))
 
     return Kind(name, run.answer)
+
+
+def pair(folder: Path, **changes: Any) -> tuple[TinyRun, Relay, list[DataSite]]:
+    """A relay of a and b, and c at the hub itself."""
+    above = hub(folder / "hub", **{"min_clients": 2, **changes})
+    below = relay(folder / "r", above, "r", 2)
+    return above, below, [DataSite("a", below), DataSite("b", below), DataSite("c", above)]
+
+
+def steps(node: Relay, times: int = 4) -> None:
+    for _ in range(times):
+        node.step()
