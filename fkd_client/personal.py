@@ -6,7 +6,7 @@ The global model itself is always a candidate: where D_val says clearly that per
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from fkd_client.teacher import Teacher, TeacherModel
 from fkd_common.choices import FinetuneScope, PersonalKind
 from fkd_common.config import RunConfig
 from fkd_common.errors import UsageError
+from fkd_common.method.metrics import correct, share
 from fkd_common.method.moments import Moments, accumulate, apply_moments, centre, moment_targets
 from fkd_common.method.personal import blend, clearly_best, closed_form, log_prior
 
@@ -164,20 +165,20 @@ def personalise(
     prior = log_prior(np.bincount(train.labels, minlength=num_classes))
     student = base.outputs(val.h)
     logits = base.scores(val.h, student, base.published)
-    right = {GLOBAL: _right(logits, val)}
+    right = {GLOBAL: correct(logits, val.labels)}
     V: NDArray[np.float64] | None = None
     best_lambda = best_gamma = float("nan")
     finetuned: FinetunedModel | None = None
     progress(0.0, "personalising")
     if PersonalKind.PRIOR in config.personal:
-        right["prior"] = _right(logits + prior, val)
+        right["prior"] = correct(logits + prior, val.labels)
     if PersonalKind.CLOSED_FORM in config.personal and base.moments is not None:
         V, best_lambda, right["closed_form"] = _closed_form(base, train, val, teacher, config)
     progress(0.3, "personalising")
     if PersonalKind.BLEND in config.personal and config.blend_gamma_grid:
         p_val = teacher.calibrated(val.h)
         tried = [
-            (_right(blend(logits, prior, p_val, gamma), val), gamma)
+            (correct(blend(logits, prior, p_val, gamma), val.labels), gamma)
             for gamma in sorted(config.blend_gamma_grid)
         ]
         right["blend"], best_gamma = _first_best(tried)
@@ -188,9 +189,9 @@ def personalise(
         scores = finetuned.scores(
             inputs, base.correction(val.h, student, base.published), config, device=device
         )
-        right["finetune"] = _right(scores, val)
+        right["finetune"] = correct(scores, val.labels)
     progress(1.0, "personalising")
-    ordered = {name: _share(right[name]) for name in CANDIDATES if name in right}
+    ordered = {name: share(right[name]) for name in CANDIDATES if name in right}
     preferred = {name: right[name] for name in _PREFERRED if name in right}
     chosen = clearly_best(preferred) if len(val.labels) else GLOBAL
     return PersonalModel(
@@ -228,7 +229,7 @@ def _closed_form(
     for strength in sorted(config.personal_lambda_grid, reverse=True):
         V = closed_form(sums.A, sums.B, base.moments.V, strength)
         scores = centred + base.config.lambda_res * apply_moments(z_val, V)
-        tried.append((_right(scores, val), (V, strength)))
+        tried.append((correct(scores, val.labels), (V, strength)))
     right, (V, strength) = _first_best(tried)
     return V, strength, right
 
@@ -271,15 +272,6 @@ def _finetune_inputs(
     if block_inputs is None:
         raise UsageError(f"fine-tuning with scope {scope} needs the activations entering the unfrozen part")
     return block_inputs
-
-
-def _right(scores: NDArray[Any], val: PersonalData) -> NDArray[np.bool_]:
-    """(v,) which samples of D_val have their largest score at the label."""
-    return np.asarray(np.asarray(scores).argmax(axis=1) == val.labels)
-
-
-def _share(right: NDArray[np.bool_]) -> float:
-    return float(right.mean()) if right.size else float("nan")
 
 
 def _first_best(tried: list[tuple[NDArray[np.bool_], _T]]) -> tuple[NDArray[np.bool_], _T]:

@@ -6,7 +6,6 @@ after another. A round has them all, some at once on two cores, and gRPC, thread
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import tempfile
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fkd_bench.load.figures import Json
+from fkd_common.artifacts import sha256_hex
 from fkd_common.method.aggregation import WeightedAverage
 from fkd_common.pb import coordinator_pb2 as pb
 from fkd_common.rpc import MAX_CHUNK_BYTES
@@ -40,10 +40,10 @@ def limits(tensors: Tensors, clients: int, wall_s_per_round: float) -> Json:
         (Eq. 14), their sum `all_s`, and `share_of_wall`, that over the measured round.
     """
     blob = encode(tensors)
-    parts: dict[str, tuple[Callable[[bytes], None], int]] = {
+    parts: dict[str, tuple[Callable[[bytes], object], int]] = {
         "loopback_s": (_through_loopback, 2 * clients),
         "protobuf_s": (_through_protobuf, 2 * clients),
-        "sha256_s": (_digest, 3 * clients + 1),
+        "sha256_s": (sha256_hex, 3 * clients + 1),
         "disk_s": (_to_disk, clients + 1),
     }
     found = {name: _seconds(part, blob, models) for name, (part, models) in parts.items()}
@@ -57,7 +57,7 @@ def limits(tensors: Tensors, clients: int, wall_s_per_round: float) -> Json:
     }
 
 
-def _seconds(part: Callable[[bytes], None], blob: bytes, models: int) -> float:
+def _seconds(part: Callable[[bytes], object], blob: bytes, models: int) -> float:
     """For so many models."""
     done = min(models, max(1, _MOST_BYTES // len(blob)))
     taken = []
@@ -67,11 +67,6 @@ def _seconds(part: Callable[[bytes], None], blob: bytes, models: int) -> float:
             part(blob)
         taken.append(time.perf_counter() - began)
     return min(taken) * models / done
-
-
-def _chunks(blob: bytes) -> list[memoryview]:
-    view = memoryview(blob)
-    return [view[at : at + MAX_CHUNK_BYTES] for at in range(0, len(blob), MAX_CHUNK_BYTES)]
 
 
 def _through_loopback(blob: bytes) -> None:
@@ -88,13 +83,9 @@ def _through_loopback(blob: bytes) -> None:
 
 
 def _through_protobuf(blob: bytes) -> None:
-    for chunk in _chunks(blob):
-        message = pb.PutChunkRequest(data=bytes(chunk)).SerializeToString()
+    for at in range(0, len(blob), MAX_CHUNK_BYTES):
+        message = pb.PutChunkRequest(data=blob[at : at + MAX_CHUNK_BYTES]).SerializeToString()
         _ = pb.PutChunkRequest.FromString(message).data
-
-
-def _digest(blob: bytes) -> None:
-    hashlib.sha256(blob).digest()
 
 
 def _to_disk(blob: bytes) -> None:

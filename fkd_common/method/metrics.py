@@ -19,7 +19,16 @@ def accuracy(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     Returns:
         Value in [0, 1]; nan without samples.
     """
-    hits = np.asarray(scores).argmax(axis=1) == labels
+    return share(correct(scores, labels))
+
+
+def correct(scores: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """(n,) which rows have their largest score at the label; arguments as for :func:`accuracy`."""
+    return np.asarray(np.asarray(scores).argmax(axis=1) == labels)
+
+
+def share(hits: NDArray[np.bool_]) -> float:
+    """Share of what is true; nan of nothing."""
     return float(hits.mean()) if hits.size else float("nan")
 
 
