@@ -26,16 +26,27 @@ def load(arguments: list[str]) -> int:
         return ExitCode.OK
     if settings.method == FKD_RTM and settings.model != STUDENT:
         raise UsageError(f"--method {FKD_RTM} exchanges a student: leave out --model {settings.model}")
-    if (settings.idle_s or settings.kill) and settings.against:
-        raise UsageError("--idle-s and --kill measure our own coordinator alone: leave out --against")
-    if settings.idle_s and settings.kill:
-        raise UsageError("--idle-s measures clients that wait, --kill a round: leave out one of them")
+    _refuse_what_goes_unused(settings)
     if settings.kill is Victim.CLIENT and settings.clients < 2:
         raise UsageError("--kill client needs clients that stay: expected --clients 2 or more")
     tensors = exchanged_tensors(settings.model)
     flowers = Flower.installed(settings) if settings.against else []
     print(json.dumps(_measured(settings, tensors, flowers), indent=1))
     return ExitCode.OK
+
+
+def _refuse_what_goes_unused(settings: LoadSettings) -> None:
+    if settings.idle_s and settings.kill:
+        raise UsageError("--idle-s measures clients that wait, --kill a round: leave out one of them")
+    unused = {
+        "--idle-s": ("rounds", "wire_rounds", "against", "flower_python") if settings.idle_s else (),
+        "--kill": ("processes", "wire_rounds", "against", "flower_python") if settings.kill else (),
+    }
+    for flag, names in unused.items():
+        given = [name for name in names if name in settings.model_fields_set]
+        if given:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{flag} measures our own coordinator alone, without {flags}: leave out {flags}")
 
 
 def _measured(settings: LoadSettings, tensors: Tensors, flowers: Sequence[Flower]) -> Json:

@@ -133,6 +133,11 @@ def test_without_flower_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.Cap
 def test_idle_clients_are_measured_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "leave out --against" in _refused(capsys, "--idle-s", "5", "--against", "flower")
     assert "leave out --against" in _refused(capsys, "--kill", "client", "--against", "flower")
+    for unused in ("--processes", "--wire-rounds"):
+        assert f"leave out {unused}" in _refused(capsys, "--kill", "client", unused, "1")
+    assert "leave out --rounds and --wire-rounds" in _refused(
+        capsys, "--idle-s", "5", "--rounds", "3", "--wire-rounds", "1"
+    )
     assert "leave out one of them" in _refused(capsys, "--kill", "client", "--idle-s", "5")
     assert "--clients 2 or more" in _refused(capsys, "--kill", "client", "--clients", "1")
 
