@@ -19,6 +19,7 @@ _USAGE = """usage: fkd-bench run --data SRC [--clients K] [--partition P] [--tra
        fkd-bench privacy --noise-multiplier S [--rounds R] [--residual-every N] ...
        fkd-bench client-time --data SRC --extractor FILE [--against CHECKOUT] ...
        fkd-bench load [--clients K] [--rounds R] [--model student|resnet18|FILE] [--against flower] ...
+       fkd-bench codecs [--model student|resnet18|FILE]
        fkd-bench growth [--steps S] [--trees T]
 
 run          a whole federation on this machine: accuracy, bytes, seconds (fkd-bench run --help)
@@ -29,6 +30,7 @@ hostile      what hostile clients do to every model under every aggregation (fkd
 privacy      the epsilon of a run with noise, before it is run
 client-time  CPU seconds of one client by part, beside another checkout's client
 load         what a coordinator costs with clients that compute nothing (fkd-bench load --help)
+codecs       what packing and unpacking cost with each codec: CPU seconds, bytes, error
 growth       how the cost of a round's parts grows with clients, samples, classes and the embedding
 """
 
@@ -62,6 +64,7 @@ def _main(arguments: list[str]) -> int:
         "privacy": _privacy,
         "client-time": _client_time,
         "load": _load,
+        "codecs": _codecs,
         "growth": _growth,
     }
     command = commands.get(arguments[0])
@@ -123,6 +126,12 @@ def _load(arguments: list[str]) -> int:
     from fkd_bench.load.command import load
 
     return load(arguments)
+
+
+def _codecs(arguments: list[str]) -> int:
+    from fkd_bench.codec_time import codec_time
+
+    return codec_time(arguments)
 
 
 def _growth(arguments: list[str]) -> int:
