@@ -91,13 +91,13 @@ class Attendance:
         """The client that holds a session.
 
         Raises:
-            SupersededError: A newer process of the client took over.
+            SupersededError: A newer process of the client took over, or this coordinator never opened the session.
         """
         name = self._sessions.get(session)
         if name is None:
             raise SupersededError(
                 "this session has ended: another process registered under the same name (give one of them another "
-                "--name)"
+                "--name), or the coordinator has lost its state folder and begun anew (start this one again)"
             )
         return self.clients[name]
 

@@ -160,6 +160,7 @@ def test_another_process_under_the_relays_name_ends_this_one_and_not_the_run(tmp
     register(above, below.link._ends.name, relay=True)
     steps(below)
     assert "another process registered under the same name" in str(below.link.failure)
+    assert "or the coordinator has lost its state folder" in str(below.link.failure)
     assert "give one of them another --upstream-name" in str(below.link.failure)
     assert below.coordinator.state is RunState.RUNNING
 
