@@ -15,22 +15,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.booster_text import check_booster_text
 from fkd_client.finetune import FinetunedModel
 from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalModel
 from fkd_client.teacher import TeacherModel
+from fkd_client.teacher_tensors import teacher_of, teacher_tensors
+from fkd_client.tree_learner import TreeLearner
 from fkd_common.artifacts import sha256_hex, sync_folder, write_atomically
 from fkd_common.choices import FinetuneScope, MomentFeatures
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError, FkdError
-from fkd_common.method.calibration import Calibration
 from fkd_common.method.residuals import AnchorCorrection, Standardiser
-from fkd_common.tensors import decode, encode
+from fkd_common.tensors import Tensors, decode, encode
 
 _DAMAGE = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
 """What reading JSON that is not what it should be ends in."""
@@ -77,16 +76,10 @@ def save_personal(model: PersonalModel, folder: str | Path, origin: Origin) -> N
     if model.V is not None:
         tensors["personal.V"] = model.V
     if model.teacher is not None:
-        tensors |= {f"teacher.{name}": array for name, array in _teacher_tensors(model.teacher).items()}
-        description["teacher"] = {
-            "num_classes": model.teacher.num_classes,
-            "n_val": model.teacher.n_val,
-            "temperature": model.teacher.calibration.temperature,
-            "threads": model.teacher.threads,
-            "has_trees": model.teacher.booster is not None,
-        }
-        if model.teacher.booster is not None:
-            write_atomically(folder / TREES_FILE, model.teacher.booster.model_to_string().encode())
+        description["teacher"], kept, trees = _taken_apart(model.teacher)
+        tensors |= {f"teacher.{name}": array for name, array in kept.items()}
+        if trees is not None:
+            write_atomically(folder / TREES_FILE, trees)
     if model.finetuned is not None:
         tensors |= {f"tail.{name}": array for name, array in model.finetuned.tail.items()}
         tensors |= {f"head.{name}": array for name, array in model.finetuned.head.items()}
@@ -123,11 +116,9 @@ def load_personal(folder: str | Path) -> PersonalModel:
         tensors = decode(blob)
         teacher = None
         if "teacher" in description:
-            trees = (folder / TREES_FILE).read_text() if description["teacher"]["has_trees"] else None
-            if trees is not None:
-                columns = tensors["global.student.layers.0.linear.weight"].shape[1]
-                check_booster_text(trees, len(tensors["teacher.present"]), columns)
-            teacher = _teacher(description["teacher"], _under("teacher.", tensors), trees)
+            trees = (folder / TREES_FILE).read_bytes() if description["teacher"]["has_trees"] else None
+            columns = tensors["global.student.layers.0.linear.weight"].shape[1]
+            teacher = _put_together(description["teacher"], _under("teacher.", tensors), trees, columns)
         finetuned = None
         if "finetuned" in description:
             finetuned = FinetunedModel(
@@ -148,7 +139,7 @@ def load_personal(folder: str | Path) -> PersonalModel:
             gamma=_float(description["gamma"]),
             finetuned=finetuned,
         )
-    except (*_DAMAGE, OSError, FkdError, lgb.basic.LightGBMError) as error:
+    except (*_DAMAGE, OSError, FkdError) as error:
         raise DataError(f"{folder} is not a readable personal model: {error}") from error
 
 
@@ -219,32 +210,33 @@ def _global_model(description: Mapping[str, Any], tensors: dict[str, NDArray[Any
     )
 
 
-def _teacher_tensors(teacher: TeacherModel) -> dict[str, NDArray[Any]]:
-    return {
-        "present": teacher.present,
-        "slopes": teacher.calibration.slopes,
-        "offsets": teacher.calibration.offsets,
-        "identity": teacher.calibration.identity.astype(np.uint8),
+def _taken_apart(teacher: TeacherModel) -> tuple[dict[str, Any], Tensors, bytes | None]:
+    """A teacher as this folder has always kept it: what is said of it, its tensors, and its trees' text, if any."""
+    tensors = teacher_tensors(teacher)
+    trees = tensors.pop(TreeLearner.MARK, None)
+    description = {
+        "num_classes": teacher.num_classes,
+        "n_val": int(tensors.pop("n_val")),
+        "temperature": float(tensors.pop("temperature")),
+        "threads": teacher.threads,
+        "has_trees": trees is not None,
     }
+    tensors["identity"] = tensors["identity"].astype(np.uint8)
+    return description, tensors, None if trees is None else trees.tobytes()
 
 
-def _teacher(
-    description: Mapping[str, Any], tensors: dict[str, NDArray[Any]], trees: str | None
+def _put_together(
+    description: Mapping[str, Any], tensors: Tensors, trees: bytes | None, num_features: int
 ) -> TeacherModel:
-    calibration = Calibration(
-        slopes=tensors["slopes"],
-        offsets=tensors["offsets"],
-        identity=tensors["identity"].astype(np.bool_),
-        temperature=float(description["temperature"]),
-    )
-    return TeacherModel(
-        booster=None if trees is None else lgb.Booster(model_str=trees),
-        present=tensors["present"],
-        num_classes=int(description["num_classes"]),
-        n_val=int(description["n_val"]),
-        calibration=calibration,
-        threads=int(description["threads"]),
-    )
+    whole = {
+        **tensors,
+        "n_val": np.array(int(description["n_val"])),
+        "temperature": np.array(float(description["temperature"])),
+        "identity": tensors["identity"].astype(np.bool_),
+    }
+    if trees is not None:
+        whole[TreeLearner.MARK] = np.frombuffer(trees, np.uint8)
+    return teacher_of(whole, int(description["num_classes"]), num_features, int(description["threads"]))
 
 
 def _under(prefix: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

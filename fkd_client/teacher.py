@@ -1,23 +1,25 @@
-"""The local LightGBM teacher T_k (Eqs. 1-2), its calibration, soft targets and reliability; trained once a run.
+"""The local teacher T_k, its calibration, soft targets and reliability (Eqs. 1-3); trained once a run.
 
-With a frozen extractor neither embeddings nor labels change during a run, so neither does anything here.
+With a frozen extractor neither embeddings nor labels change during a run, so neither does anything here. What a
+teacher learns with is a :class:`~fkd_client.learner.Learner`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.boosting import BinnedEmbeddings, BoosterParameters, SideBySide, common_parameters
+from fkd_client.boosting import BinnedEmbeddings
+from fkd_client.learner import Learner
 from fkd_client.progress import Progress, silent
 from fkd_client.split import stratified_folds
+from fkd_client.tree_learner import TreeLearner
 from fkd_common.choices import KdTargets, Reliability
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
@@ -25,6 +27,11 @@ from fkd_common.method.calibration import Calibration, expand_to_global, fit_cal
 from fkd_common.method.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from fkd_common.method.probabilities import softmax
 
+LEARNERS: tuple[type[Learner], ...] = (TreeLearner,)
+"""What a teacher may learn with."""
+
+_WHOLE = 0
+"""Number of the learner that is fitted to everything."""
 _REMEMBERED = 3
 """Training part, D_val and a test set."""
 
@@ -49,10 +56,10 @@ class TeacherReport:
 
 @dataclass(frozen=True, eq=False)
 class TeacherModel:
-    """What predicts: booster and calibration."""
+    """What predicts: learner and calibration."""
 
-    booster: lgb.Booster | None
-    """Trees over the present classes; None for a one-class client, whose probability is constant."""
+    learner: Learner | None
+    """Scores the present classes; None for a one-class client, whose probability is constant."""
     present: NDArray[np.int64]
     """(C_loc,) global ids of the classes trained on, ascending."""
     num_classes: int
@@ -68,12 +75,12 @@ class TeacherModel:
     def probabilities(self, h: NDArray[np.float32]) -> NDArray[np.float64]:
         """Uncalibrated (n, C_loc) probabilities over the present classes (Eq. 2); the latest are remembered.
 
-        A test set is asked about several times, and walking all trees costs far more than reading the embeddings.
+        A test set is asked about several times, and predicting costs far more than reading the embeddings.
         """
         key = hashlib.blake2b(np.ascontiguousarray(h).data, digest_size=16).digest()
         found = self._latest.get(key)
         if found is None:
-            found = _probabilities(self.booster, h, len(self.present), self.threads)
+            found = _probabilities(self.learner, h, len(self.present), self.threads)
             found.flags.writeable = False
             self._latest[key] = found
             if len(self._latest) > _REMEMBERED:
@@ -141,16 +148,16 @@ def train_teacher(
         y_val: (v,) classes of D_val.
         num_classes: C.
         config: the run configuration.
-        threads: threads of LightGBM.
-        seed: seed of feature sampling and folds.
+        threads: threads of all fits together.
+        seed: seed of the fits and folds.
         binned: `h_train` in bins, where that is needed for more than the teacher.
         progress: told after every boosting round.
 
     Returns:
-        The teacher with soft targets, reliability and report. LightGBM's result does not depend on `threads`.
+        The teacher with soft targets, reliability and report. Nothing but seconds depends on `threads`.
 
     Raises:
-        DataError: there is no training sample.
+        DataError: there is no training sample, or nothing to learn from those that there are.
     """
     if len(y_train) == 0:
         raise DataError("the teacher needs at least 1 training sample, the shard has none")
@@ -159,19 +166,24 @@ def train_teacher(
     in_sample = config.kd_targets is KdTargets.IN_SAMPLE
     wants_oof = not in_sample or config.beta > 0
     folds = stratified_folds(local, config.kd_folds, seed) if wants_oof and len(present) > 1 else None
-    binned = binned or BinnedEmbeddings(h_train, config, threads, seed)
-    booster, fold_boosters = _fit_all(binned, local, folds, config, threads, seed, progress)
+    parts = _parts(local, folds, config.kd_folds)
+    learners: Mapping[int, Learner] = {}
+    if parts:
+        learners = TreeLearner.fit(
+            h_train, local, parts, config, threads=threads, seed=seed, binned=binned, progress=progress
+        )
+    learner = learners.get(_WHOLE)
 
-    p_val = _probabilities(booster, h_val, len(present), threads)
+    p_val = _probabilities(learner, h_val, len(present), threads)
     known = np.isin(y_val, present)  # a class met only in D_val has no column to calibrate
     calibration = fit_calibration(
         p_val[known], np.searchsorted(present, y_val[known]), config.calibrator, config.min_val
     )
-    model = TeacherModel(booster, present.astype(np.int64), num_classes, len(y_val), calibration, threads)
+    model = TeacherModel(learner, present.astype(np.int64), num_classes, len(y_val), calibration, threads)
 
     oof: NDArray[np.float32] | None = None
     if wants_oof:
-        p_oof = _out_of_fold(h_train, local, folds, fold_boosters, threads)
+        p_oof = _out_of_fold(h_train, local, folds, learners, threads)
         oof = model.calibrate(p_oof)
     raw_val = expand_to_global(p_val, model.present, num_classes, len(y_val))
     calibrated_val = model.calibrate(p_val)
@@ -214,72 +226,31 @@ def reliability(val_accuracy: float, y_val: NDArray[np.int64], kind: Reliability
     return max(0.0, (val_accuracy - majority) / (1.0 - majority)) if majority < 1.0 else 0.0
 
 
-def _parameters(config: RunConfig, num_local: int, threads: int, seed: int) -> BoosterParameters:
-    return {
-        "objective": "multiclass",
-        "num_class": num_local,
-        "learning_rate": config.teacher_lr,
-        "max_depth": config.teacher_depth,
-        "num_leaves": config.teacher_leaves,
-        **common_parameters(config, threads, seed),
-    }
-
-
-def _fit_all(
-    binned: BinnedEmbeddings,
-    local: NDArray[np.int64],
-    folds: NDArray[np.int64] | None,
-    config: RunConfig,
-    threads: int,
-    seed: int,
-    progress: Progress,
-) -> tuple[lgb.Booster | None, list[lgb.Booster | None]]:
-    """The teacher, and of every fold the one that did not see it; None where there is nothing to tell apart.
-
-    Embeddings are binned once: what a fold leaves over is a subset of them.
-    """
-    kept = [np.arange(len(local))]
+def _parts(
+    local: NDArray[np.int64], folds: NDArray[np.int64] | None, num_folds: int
+) -> dict[int, NDArray[np.int64]]:
+    """What learners are fitted to: all rows as number 0, those left over by fold f as f + 1; no part of one class."""
+    parts = {_WHOLE: np.arange(len(local))}
     if folds is not None:
-        kept += [np.flatnonzero(folds != fold) for fold in range(config.kd_folds)]
-    wanted = [
-        number
-        for number, rows in enumerate(kept)
-        if len(np.unique(local[rows])) > 1 and (number == 0 or len(rows) < len(local))
-    ]
-    boosters: list[lgb.Booster | None] = [None] * len(kept)
-    if wanted:
-        plan = SideBySide(len(wanted), threads)
-        parameters = _parameters(config, int(local.max()) + 1, plan.threads_each, seed)
-        whole = binned.with_labels(local)
-        sets = [whole.subset(kept[number].tolist()).construct() if number else whole for number in wanted]
-        fitted = plan.run(lambda n, told: _fit(sets[n], parameters, config.teacher_trees, told), progress)
-        for number, booster in zip(wanted, fitted, strict=True):
-            boosters[number] = booster
-    return boosters[0], boosters[1:]
-
-
-def _fit(dataset: lgb.Dataset, parameters: BoosterParameters, trees: int, progress: Progress) -> lgb.Booster:
-    def told(env: lgb.callback.CallbackEnv) -> None:
-        progress((env.iteration + 1) / trees, "training the teacher")
-
-    return lgb.train(dict(parameters), dataset, num_boost_round=trees, callbacks=[told])
+        left = {fold + 1: np.flatnonzero(folds != fold) for fold in range(num_folds)}
+        parts |= {number: rows for number, rows in left.items() if len(rows) < len(local)}
+    return {number: rows for number, rows in parts.items() if len(np.unique(local[rows])) > 1}
 
 
 def _probabilities(
-    booster: lgb.Booster | None, h: NDArray[np.float32], num_local: int, threads: int
+    learner: Learner | None, h: NDArray[np.float32], num_local: int, threads: int
 ) -> NDArray[np.float64]:
-    """Our own softmax over raw margins Σ η·tree_m(h) (Eqs. 1-2)."""
-    if booster is None or len(h) == 0:
+    """Our own softmax over raw margins (Eq. 2)."""
+    if learner is None or len(h) == 0:
         return np.full((len(h), num_local), 1.0 / num_local)
-    margins = np.asarray(booster.predict(h, raw_score=True, num_threads=threads))
-    return softmax(margins.reshape(len(h), num_local))
+    return softmax(learner.margins(h, threads))
 
 
 def _out_of_fold(
     h: NDArray[np.float32],
     local: NDArray[np.int64],
     folds: NDArray[np.int64] | None,
-    boosters: list[lgb.Booster | None],
+    learners: Mapping[int, Learner],
     threads: int,
 ) -> NDArray[np.float64]:
     """(n, C_loc) probabilities of teachers that did not see the sample.
@@ -288,15 +259,12 @@ def _out_of_fold(
     """
     num_local = int(local.max()) + 1
     out = np.full((len(h), num_local), 1.0 / num_local)
-    for fold, booster in enumerate(boosters):
+    for fold in () if folds is None else np.unique(folds).tolist():
         held_out, rest = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        if len(held_out) == 0:
-            continue
         seen = np.unique(local[rest]).astype(np.int64)
-        if booster is None:
-            p_seen = np.ones((len(held_out), 1))
+        if fold + 1 in learners:
+            p_seen = softmax(learners[fold + 1].margins(h[held_out], threads)[:, seen])
         else:
-            margins = np.asarray(booster.predict(h[held_out], raw_score=True, num_threads=threads))
-            p_seen = softmax(margins.reshape(len(held_out), num_local)[:, seen])
+            p_seen = np.ones((len(held_out), 1))
         out[held_out] = expand_to_global(p_seen, seen, num_local, len(rest))
     return out

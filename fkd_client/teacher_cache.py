@@ -10,28 +10,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.booster_text import check_booster_text
-from fkd_client.teacher import Teacher, TeacherModel, TeacherReport, train_teacher
+from fkd_client.teacher import Teacher, TeacherReport, train_teacher
+from fkd_client.teacher_tensors import teacher_of, teacher_tensors
+from fkd_client.tree_learner import TreeLearner
 from fkd_common.artifacts import TEMPORARY, write_atomically
 from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
-from fkd_common.method.calibration import Calibration
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
 
 _DIGEST_BYTES = 32
 _SUFFIX = ".teacher"
-_VERSION = 1
-"""Raised whenever training computes something else: teachers kept before then no longer match."""
+_VERSION = 2
+"""Raised whenever training computes something else, or is kept otherwise: teachers from before no longer match."""
 
 MAX_BYTES = 1 << 30
 """Of all teachers in a folder; one of a hundred trees for each of ten classes takes 4 MB."""
@@ -39,10 +37,7 @@ MAX_BYTES = 1 << 30
 _UNFINISHED_S = 3600.0
 """After this many seconds nobody writes at an unfinished file any more."""
 
-TEACHER_KEYS = (
-    "teacher_trees", "teacher_depth", "teacher_lr", "teacher_leaves", "teacher_min_leaf", "teacher_feature_fraction",
-    "max_bin", "kd_targets", "kd_folds", "calibrator", "min_val", "reliability", "beta",
-)  # fmt: skip
+TEACHER_KEYS = ("kd_targets", "kd_folds", "calibrator", "min_val", "reliability", "beta", *TreeLearner.KEYS)
 """Keys of the run configuration that a teacher depends on."""
 
 
@@ -105,7 +100,7 @@ def teacher_key(data: tuple[NDArray[Any], ...], num_classes: int, config: RunCon
         seed: the site's.
     """
     keys = config.model_dump(mode="json", include=set(TEACHER_KEYS))
-    told = json.dumps([_VERSION, lgb.__version__, num_classes, seed, sorted(keys.items())])
+    told = json.dumps([_VERSION, TreeLearner.LIBRARY, num_classes, seed, sorted(keys.items())])
     digest = hashlib.sha256(told.encode())
     for array in data:
         digest.update(f"{array.shape}{array.dtype}".encode())
@@ -114,20 +109,10 @@ def teacher_key(data: tuple[NDArray[Any], ...], num_classes: int, config: RunCon
 
 
 def _encode(teacher: Teacher) -> bytes:
-    model, calibration = teacher.model, teacher.model.calibration
-    tensors: Tensors = {
-        "present": model.present,
-        "slopes": calibration.slopes,
-        "offsets": calibration.offsets,
-        "identity": calibration.identity,
-        "soft_source": teacher.soft_source,
-    }
-    if model.booster is not None:
-        tensors["booster"] = np.frombuffer(model.booster.model_to_string().encode(), dtype=np.uint8)
+    tensors = {**teacher_tensors(teacher.model), "soft_source": teacher.soft_source}
     if teacher.oof is not None and teacher.oof is not teacher.soft_source:
         tensors["oof"] = teacher.oof
     numbers = {
-        "temperature": calibration.temperature,
         "reliability": teacher.reliability,
         "has_oof": teacher.oof is not None,
         "report": asdict(teacher.report),
@@ -147,7 +132,7 @@ def _read(path: Path, data: tuple[NDArray[Any], ...], num_classes: int, threads:
     try:
         tensors, numbers = decode(blob), json.loads(metadata_of(blob)["numbers"])
         return _checked(tensors, numbers, data, num_classes, threads)
-    except (FkdError, KeyError, TypeError, ValueError, AttributeError, lgb.basic.LightGBMError):
+    except (FkdError, KeyError, TypeError, ValueError, AttributeError):
         return None  # written by another release
 
 
@@ -157,54 +142,30 @@ def _checked(
     """The teacher of a file's content.
 
     Raises:
-        ValueError: It is not one of these data.
+        DataError, ValueError: It is not whole, or not one of these data.
         KeyError, TypeError: Something is missing, or of another kind.
     """
     h_train, y_train, _, y_val = data
-    present = np.unique(y_train).astype(np.int64)
-    if not np.array_equal(tensors["present"], present) or tensors["present"].dtype != np.int64:
-        raise ValueError("other classes")
-    calibration = Calibration(
-        _finite(tensors["slopes"], np.float64, present.shape),
-        _finite(tensors["offsets"], np.float64, present.shape),
-        _finite(tensors["identity"], np.bool_, present.shape),
-        _in_range(numbers["temperature"], math.inf),
-    )
-    if not calibration.temperature > 0:
-        raise ValueError("no temperature")
+    model = teacher_of(tensors, num_classes, h_train.shape[1], threads)
+    if not np.array_equal(model.present, np.unique(y_train)) or model.n_val != len(y_val):
+        raise ValueError("other classes, or another D_val")
     shape, soft = (len(y_train), num_classes), tensors["soft_source"]
     oof = tensors.get("oof", soft) if numbers["has_oof"] else None
     for shares in (soft, *(() if oof is None else (oof,))):
-        if _finite(shares, np.float32, shape).min(initial=0.0) < 0:
+        if shares.dtype != np.float32 or shares.shape != shape or not np.isfinite(shares).all():
+            raise ValueError(f"expected finite float32 of shape {shape}")
+        if shares.min(initial=0.0) < 0:
             raise ValueError("negative shares")
-    booster = None
-    if len(present) > 1:
-        text = tensors["booster"].tobytes().decode()
-        check_booster_text(text, len(present), h_train.shape[1])
-        booster = lgb.Booster(model_str=text)
     return Teacher(
-        model=TeacherModel(
-            booster=booster,
-            present=tensors["present"],
-            num_classes=num_classes,
-            n_val=len(y_val),
-            calibration=calibration,
-            threads=threads,
-        ),
+        model=model,
         soft_source=soft,
         oof=oof,
-        reliability=_in_range(numbers["reliability"], 1.0),
+        reliability=_share(numbers["reliability"]),
         report=TeacherReport(**{name: float(value) for name, value in numbers["report"].items()}),
     )
 
 
-def _finite(array: NDArray[Any], dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
-    if array.dtype != dtype or array.shape != shape or not np.isfinite(array).all():
-        raise ValueError(f"expected finite {dtype.__name__} of shape {shape}")
-    return array
-
-
-def _in_range(value: Any, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise ValueError(f"expected a number up to {most}")
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError("expected a number from 0 to 1")
     return value

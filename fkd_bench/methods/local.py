@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.booster_text import check_booster_text
-from fkd_client.teacher import TeacherModel, train_teacher
+from fkd_client.teacher import train_teacher
+from fkd_client.teacher_tensors import teacher_of, teacher_tensors
 from fkd_common.choices import KdTargets
-from fkd_common.errors import DataError
 from fkd_common.exchange_method import Aggregate, ExchangeMethod, Layout, Site, State, Upload
-from fkd_common.method.calibration import Calibration
 from fkd_common.tensors import Tensors
 
 TEACHER = "teacher"
@@ -22,7 +19,7 @@ TEACHER = "teacher"
 
 
 class Local(ExchangeMethod):
-    """Every site's own LightGBM teacher, calibrated on its D_val; rounds exchange nothing, so one is enough."""
+    """Every site's own teacher, calibrated on its D_val; rounds exchange nothing, so one is enough."""
 
     title = "Local only"
     source = "Zhang et al., CMC 88(2), 2026: the teacher of FKD-RTM (Eqs. 1-2), each site's alone"
@@ -81,45 +78,3 @@ class Local(ExchangeMethod):
         """Logarithms of the teacher's calibrated probabilities."""
         p = teacher_of(model, self.num_classes, inputs.shape[1]).calibrated(inputs)
         return np.log(np.maximum(p, np.finfo(np.float32).tiny))
-
-
-def teacher_tensors(model: TeacherModel) -> Tensors:
-    """A teacher as tensors: LightGBM's own text as uint8, empty for a site of one class; calibration; classes."""
-    text = model.booster.model_to_string() if model.booster is not None else ""
-    calibration = model.calibration
-    return {
-        "booster": np.frombuffer(text.encode(), np.uint8),
-        "slopes": calibration.slopes,
-        "offsets": calibration.offsets,
-        "identity": calibration.identity,
-        "temperature": np.array(calibration.temperature),
-        "present": model.present,
-        "n_val": np.array(model.n_val),
-    }
-
-
-def teacher_of(tensors: Tensors, num_classes: int, num_features: int) -> TeacherModel:
-    """The teacher of :func:`teacher_tensors`, predicting on one thread.
-
-    Raises:
-        DataError: Its trees are not whole, or not of so many features.
-    """
-    text = tensors["booster"].tobytes().decode(errors="replace")
-    if text:
-        try:
-            check_booster_text(text, len(tensors["present"]), num_features)
-        except ValueError as error:
-            raise DataError(f"the teacher's trees cannot be read: {error}") from error
-    return TeacherModel(
-        booster=lgb.Booster(model_str=text) if text else None,
-        present=tensors["present"],
-        num_classes=num_classes,
-        n_val=int(tensors["n_val"]),
-        calibration=Calibration(
-            slopes=tensors["slopes"],
-            offsets=tensors["offsets"],
-            identity=tensors["identity"],
-            temperature=float(tensors["temperature"]),
-        ),
-        threads=1,
-    )

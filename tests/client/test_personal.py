@@ -19,6 +19,7 @@ from fkd_common.method.metrics import accuracy
 from fkd_common.method.moments import accumulate, centre, moment_targets, num_moment_features, solve
 from fkd_common.method.residuals import Standardiser
 from fkd_common.method.student_layout import initial_student
+from fkd_common.tensors import decode
 from tests.client.conftest import make_blobs
 
 C, D = 4, 16
@@ -192,6 +193,25 @@ def test_a_saved_personal_model_scores_the_same_bits(config, tmp_path):
     assert loaded.val_accuracy == model.val_accuracy
     assert loaded.base.sha256() == model.base.sha256()
     assert read_origin(tmp_path / "personal") == ORIGIN
+
+
+def test_trees_are_kept_as_earlier_releases_kept_them(config, tmp_path):
+    train, val, teacher = client(config)
+    save_personal(personalise(published(config), train, val, teacher, config, seed=0), tmp_path, ORIGIN)
+    kept = decode((tmp_path / "model.safetensors").read_bytes())
+    own = {
+        name.removeprefix("teacher."): array for name, array in kept.items() if name.startswith("teacher.")
+    }
+    assert own.keys() == {"present", "slopes", "offsets", "identity"}
+    assert own["identity"].dtype == np.uint8
+    assert json.loads((tmp_path / "model.json").read_text())["teacher"] == {
+        "num_classes": C,
+        "n_val": 40,
+        "temperature": 1.0,
+        "threads": 1,
+        "has_trees": True,
+    }
+    assert (tmp_path / "teacher.txt").read_text() == teacher.model.learner.booster.model_to_string()
 
 
 def test_a_damaged_personal_model_is_refused(config, tmp_path):

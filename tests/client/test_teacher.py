@@ -78,7 +78,7 @@ def test_teachers_trained_in_threads_are_those_trained_alone(config):
 def test_one_class_needs_no_trees_and_gives_a_constant(config):
     teacher = taught(config, n=30, v=20, classes=[2])
     p = teacher.calibrated(make_blobs(3, [0, 1, 2], seed=9).h)
-    assert teacher.model.booster is None
+    assert teacher.model.learner is None
     np.testing.assert_allclose(p[:, 2], 1 / (1 + 4 / 22), atol=1e-6)  # four absent classes of 1/(20+2)
     np.testing.assert_array_equal(teacher.soft_source[0], p[0])
 
@@ -140,7 +140,7 @@ def test_what_was_asked_lately_is_not_predicted_again(config, monkeypatch):
     first = [model.probabilities(h) for h in asked]
     predicted = []
     monkeypatch.setattr(
-        "fkd_client.teacher._probabilities", lambda booster, h, *rest: predicted.append(h) or np.ones((20, 3))
+        "fkd_client.teacher._probabilities", lambda learner, h, *rest: predicted.append(h) or np.ones((20, 3))
     )
     assert model.probabilities(asked[4].copy()).tobytes() == first[4].tobytes()
     assert not predicted

@@ -7,8 +7,9 @@ import pytest
 
 from fkd_bench.methods.central import Central
 from fkd_bench.methods.fedavg import FedAvg
-from fkd_bench.methods.local import Local, teacher_of, teacher_tensors
+from fkd_bench.methods.local import Local
 from fkd_client.teacher import train_teacher
+from fkd_client.teacher_tensors import teacher_of, teacher_tensors
 from fkd_common.errors import DataError
 from fkd_common.exchange_method import MODEL, Labelled, Site
 from fkd_common.tensors import decode, encode
@@ -79,7 +80,7 @@ def test_trees_that_are_not_whole_are_refused_before_lightgbm_sees_them() -> Non
     method = Local(run)
     model = method.personal_model(site, {})
     for text in (model["booster"][:-200], np.frombuffer(b"tree\n\n", np.uint8)):
-        with pytest.raises(DataError, match="trees cannot be read"):
+        with pytest.raises(DataError, match="teacher cannot be read"):
             method.scores({**model, "booster": text}, site.val.inputs)
     with pytest.raises(DataError, match="max_feature_idx"):
         method.scores(model, site.val.inputs[:, 1:])
@@ -92,6 +93,25 @@ def test_it_learns_alone_and_exchanges_nothing() -> None:
     assert set(play.up.values()) == set(play.down.values()) == {0}
     assert play.method.global_model(play.state) is None
     assert decode(encode({})) == {}
+
+
+def test_a_one_class_teacher_of_earlier_releases_is_read() -> None:
+    """They kept an empty text of trees."""
+    run = rehearsal.federation(method="local", **TREES)
+    method = Local(run)
+    model = method.personal_model(_tiny(run, 2), {})
+    inputs = rehearsal.test_set(run).inputs
+    kept = {**model, "booster": np.empty(0, np.uint8)}
+    assert (method.scores(kept, inputs) == method.scores(model, inputs)).all()
+
+
+@pytest.mark.parametrize("missing", ["present", "slopes", "temperature", "n_val", "booster"])
+def test_a_teacher_that_lacks_something_is_refused(missing: str) -> None:
+    run = rehearsal.federation(method="local", **TREES)
+    site, method = rehearsal.sites(run)[0], Local(run)
+    model = method.personal_model(site, {})
+    with pytest.raises(DataError, match=r"teacher cannot be read: it (lacks|knows)"):
+        method.scores({name: array for name, array in model.items() if name != missing}, site.val.inputs)
 
 
 @pytest.mark.parametrize("n", [1, 2])
