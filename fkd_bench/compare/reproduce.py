@@ -154,7 +154,10 @@ def agreement(row: Mapping[str, str], record: Record, tolerance: float) -> Agree
         lines.append("the data are divided otherwise: other data, or other code that divides them")
         holds = False
     if not same["config_hash"]:
-        lines.append("the run configuration is not the published one: a default has changed since")
+        lines.append(
+            "the run configuration is not hashed as the published one: a default has changed, or a key has been added, "
+            "since"
+        )
     identical = same["model_hash"] and bool(row["model_hash"]) and now == before
     if identical:
         lines.append(f"the model is bit-identical: sha256 {row['model_hash']}")
