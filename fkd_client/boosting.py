@@ -32,6 +32,8 @@ class SideBySide:
     """How many there are."""
     threads: int
     """What they may use together."""
+    aside: bool = False
+    """Whether even fits one after the other are made beside the caller's thread, which Ctrl-C can end meanwhile."""
 
     @property
     def at_once(self) -> int:
@@ -62,7 +64,7 @@ class SideBySide:
 
             return fit(number, told)
 
-        if self.at_once == 1:
+        if self.at_once == 1 and not self.aside:
             return [fitted(number) for number in range(self.fits)]
         with ThreadPoolExecutor(self.at_once) as pool:
             futures = [pool.submit(fitted, number) for number in range(self.fits)]

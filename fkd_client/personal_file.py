@@ -1,8 +1,9 @@
-"""The personal model on disk: a folder of ``model.safetensors``, ``model.json`` and the teacher's trees as text.
+"""The personal model on disk: a folder of ``model.safetensors``, ``model.json`` and the text of a teacher's trees.
 
-It stays on the machine that made it. No pickle: arrays, JSON and LightGBM's own text format. A newer model replaces
-an older one under the eyes of readers: ``model.json`` names the tensors that it belongs to by their hash, and until
-they have their usual name they lie in ``model.next.safetensors``. Whenever the writer is ended, there is a whole model.
+It stays on the machine that made it. No pickle: arrays (a teacher that is an MLP among them), JSON and LightGBM's own
+text format. A newer model replaces an older one under the eyes of readers: ``model.json`` names the tensors that it
+belongs to by their hash, and until they have their usual name they lie in ``model.next.safetensors``. Whenever the
+writer is ended, there is a whole model.
 """
 
 from __future__ import annotations

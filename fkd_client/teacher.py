@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -17,18 +18,21 @@ from numpy.typing import NDArray
 
 from fkd_client.boosting import BinnedEmbeddings
 from fkd_client.learner import Learner
+from fkd_client.mlp_learner import MlpLearner
 from fkd_client.progress import Progress, silent
 from fkd_client.split import stratified_folds
 from fkd_client.tree_learner import TreeLearner
-from fkd_common.choices import KdTargets, Reliability
+from fkd_common.choices import KdTargets, Reliability, TeacherKind
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.calibration import Calibration, expand_to_global, fit_calibration
 from fkd_common.method.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from fkd_common.method.probabilities import softmax
 
-LEARNERS: tuple[type[Learner], ...] = (TreeLearner,)
-"""What a teacher may learn with."""
+LEARNERS: Mapping[TeacherKind, type[Learner]] = MappingProxyType(
+    {TeacherKind.TREES: TreeLearner, TeacherKind.MLP: MlpLearner}
+)
+"""What each kind of teacher learns with."""
 
 _WHOLE = 0
 """Number of the learner that is fitted to everything."""
@@ -151,7 +155,7 @@ def train_teacher(
         threads: threads of all fits together.
         seed: seed of the fits and folds.
         binned: `h_train` in bins, where that is needed for more than the teacher.
-        progress: told after every boosting round.
+        progress: told after every boosting round or epoch.
 
     Returns:
         The teacher with soft targets, reliability and report. Nothing but seconds depends on `threads`.
@@ -169,7 +173,7 @@ def train_teacher(
     parts = _parts(local, folds, config.kd_folds)
     learners: Mapping[int, Learner] = {}
     if parts:
-        learners = TreeLearner.fit(
+        learners = LEARNERS[config.teacher].fit(
             h_train, local, parts, config, threads=threads, seed=seed, binned=binned, progress=progress
         )
     learner = learners.get(_WHOLE)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fkd_client.teacher import Teacher, TeacherReport, train_teacher
+from fkd_client.teacher import LEARNERS, Teacher, TeacherReport, train_teacher
 from fkd_client.teacher_tensors import teacher_of, teacher_tensors
-from fkd_client.tree_learner import TreeLearner
 from fkd_common.artifacts import TEMPORARY, write_atomically
+from fkd_common.choices import TeacherKind
 from fkd_common.config import RunConfig
 from fkd_common.errors import FkdError
 from fkd_common.tensors import Tensors, decode, encode, metadata_of
@@ -32,13 +32,14 @@ _VERSION = 2
 """Raised whenever training computes something else, or is kept otherwise: teachers from before no longer match."""
 
 MAX_BYTES = 1 << 30
-"""Of all teachers in a folder; one of a hundred trees for each of ten classes takes 4 MB."""
+"""Of all teachers in a folder; one of a hundred trees for each of ten classes takes 4 MB, an MLP 3 MB."""
 
 _UNFINISHED_S = 3600.0
 """After this many seconds nobody writes at an unfinished file any more."""
 
-TEACHER_KEYS = ("kd_targets", "kd_folds", "calibrator", "min_val", "reliability", "beta", *TreeLearner.KEYS)
-"""Keys of the run configuration that a teacher depends on."""
+_KEYS = ("teacher", "kd_targets", "kd_folds", "calibrator", "min_val", "reliability", "beta")
+TEACHER_KEYS = {kind: (*_KEYS, *learner.KEYS) for kind, learner in LEARNERS.items()}
+"""Keys of the run configuration that each kind of teacher depends on."""
 
 
 class TeacherCache:
@@ -64,7 +65,7 @@ class TeacherCache:
         """The teacher that :func:`~fkd_client.teacher.train_teacher` makes of the same arguments."""
         data = (h_train, y_train, h_val, y_val)
         path = self._folder / f"{teacher_key(data, num_classes, config, seed)}{_SUFFIX}"
-        kept = _read(path, data, num_classes, threads)
+        kept = _read(path, data, num_classes, config.teacher, threads)
         if kept is not None:
             with contextlib.suppress(OSError):
                 path.touch()  # the files of the least recent date go first
@@ -96,11 +97,11 @@ def teacher_key(data: tuple[NDArray[Any], ...], num_classes: int, config: RunCon
     Args:
         data: embeddings and labels of the training part and of D_val.
         num_classes: C.
-        config: the run configuration, of which `TEACHER_KEYS` count.
+        config: the run configuration, of which its kind's `TEACHER_KEYS` count.
         seed: the site's.
     """
-    keys = config.model_dump(mode="json", include=set(TEACHER_KEYS))
-    told = json.dumps([_VERSION, TreeLearner.LIBRARY, num_classes, seed, sorted(keys.items())])
+    keys = config.model_dump(mode="json", include=set(TEACHER_KEYS[config.teacher]))
+    told = json.dumps([_VERSION, LEARNERS[config.teacher].LIBRARY, num_classes, seed, sorted(keys.items())])
     digest = hashlib.sha256(told.encode())
     for array in data:
         digest.update(f"{array.shape}{array.dtype}".encode())
@@ -120,7 +121,9 @@ def _encode(teacher: Teacher) -> bytes:
     return encode(tensors, {"numbers": json.dumps(numbers)})
 
 
-def _read(path: Path, data: tuple[NDArray[Any], ...], num_classes: int, threads: int) -> Teacher | None:
+def _read(
+    path: Path, data: tuple[NDArray[Any], ...], num_classes: int, kind: TeacherKind, threads: int
+) -> Teacher | None:
     """The teacher in an intact file; None if there is none, or it is damaged or not of these data."""
     try:
         content = path.read_bytes()
@@ -131,13 +134,18 @@ def _read(path: Path, data: tuple[NDArray[Any], ...], num_classes: int, threads:
         return None
     try:
         tensors, numbers = decode(blob), json.loads(metadata_of(blob)["numbers"])
-        return _checked(tensors, numbers, data, num_classes, threads)
+        return _checked(tensors, numbers, data, num_classes, kind, threads)
     except (FkdError, KeyError, TypeError, ValueError, AttributeError):
         return None  # written by another release
 
 
 def _checked(
-    tensors: Tensors, numbers: dict[str, Any], data: tuple[NDArray[Any], ...], num_classes: int, threads: int
+    tensors: Tensors,
+    numbers: dict[str, Any],
+    data: tuple[NDArray[Any], ...],
+    num_classes: int,
+    kind: TeacherKind,
+    threads: int,
 ) -> Teacher:
     """The teacher of a file's content.
 
@@ -149,6 +157,8 @@ def _checked(
     model = teacher_of(tensors, num_classes, h_train.shape[1], threads)
     if not np.array_equal(model.present, np.unique(y_train)) or model.n_val != len(y_val):
         raise ValueError("other classes, or another D_val")
+    if not (model.learner is None or isinstance(model.learner, LEARNERS[kind])):
+        raise ValueError("another kind of teacher")
     shape, soft = (len(y_train), num_classes), tensors["soft_source"]
     oof = tensors.get("oof", soft) if numbers["has_oof"] else None
     for shares in (soft, *(() if oof is None else (oof,))):

@@ -67,7 +67,7 @@ def teacher_of(tensors: Tensors, num_classes: int, num_features: int, threads: i
 
 
 def _learner(tensors: Tensors, num_local: int, num_features: int) -> Learner:
-    for kind in LEARNERS:
+    for kind in LEARNERS.values():
         if kind.MARK in tensors:
             return kind.of(tensors, num_local, num_features)
     raise ValueError(f"it knows {num_local} classes and has nothing that tells them apart")

@@ -14,6 +14,13 @@ class ModelMode(StrEnum):
     FULL = "full"
 
 
+class TeacherKind(StrEnum):
+    """What a site's teacher learns with."""
+
+    TREES = "trees"
+    MLP = "mlp"
+
+
 class KdTargets(StrEnum):
     """Which teacher output the student learns from."""
 

@@ -71,6 +71,17 @@ def test_a_record_says_what_came_out(extractor: Path, workspace: Path) -> None:
     assert record["teacher"]["nll_after"] > 0
 
 
+@pytest.mark.parametrize("keys", [{}, {"kd_targets": "in_sample", "beta": 0.5}])
+def test_a_whole_run_with_mlp_teachers(extractor: Path, workspace: Path, keys: dict[str, object]) -> None:
+    (cell,) = cells(
+        extractor, "[fkd-rtm]", teacher="mlp", teacher_epochs=30, lr=0.01, personal=["blend"], **keys
+    )
+    record = run_cell(cell, workspace)
+    assert record["error"] is None
+    assert 0 <= record["teacher"]["ece_after"] <= 1
+    assert record["accuracy"]["local_only_matched"] > 0.3
+
+
 def test_without_a_global_model_the_sites_own_models_are_pooled(extractor: Path, workspace: Path) -> None:
     (cell,) = cells(extractor, "[fedmd]")
     record = run_cell(cell, workspace)

@@ -13,13 +13,13 @@ from fkd_client.global_model import GlobalModel, MomentCorrection, Published
 from fkd_client.personal import PersonalData, personalise
 from fkd_client.personal_file import Origin, load_personal, read_origin, save_personal
 from fkd_client.teacher import train_teacher
-from fkd_common.choices import FinetuneScope, PersonalKind
+from fkd_common.choices import FinetuneScope, PersonalKind, TeacherKind
 from fkd_common.errors import DataError, UsageError
 from fkd_common.method.metrics import accuracy
 from fkd_common.method.moments import accumulate, centre, moment_targets, num_moment_features, solve
 from fkd_common.method.residuals import Standardiser
 from fkd_common.method.student_layout import initial_student
-from fkd_common.tensors import decode
+from fkd_common.tensors import decode, encode
 from tests.client.conftest import make_blobs
 
 C, D = 4, 16
@@ -193,6 +193,33 @@ def test_a_saved_personal_model_scores_the_same_bits(config, tmp_path):
     assert loaded.val_accuracy == model.val_accuracy
     assert loaded.base.sha256() == model.base.sha256()
     assert read_origin(tmp_path / "personal") == ORIGIN
+
+
+@pytest.mark.parametrize("classes", [(0, 0, 0, 1), (0, 1, 2), (2,)])
+def test_an_mlp_teacher_is_kept_among_the_tensors(config, tmp_path, classes):
+    config = config.model_copy(update={"teacher": TeacherKind.MLP, "teacher_epochs": 3})
+    train, val, teacher = client(config, classes=classes)
+    model = personalise(published(config), train, val, teacher, config, seed=0)
+    save_personal(model, tmp_path, ORIGIN)
+    assert not (tmp_path / "teacher.txt").exists()
+    loaded = load_personal(tmp_path)
+    assert fingerprint(loaded, val.h) == fingerprint(model, val.h)
+    assert loaded.scores("blend", val.h).tobytes() == model.scores("blend", val.h).tobytes()
+
+
+@pytest.mark.parametrize("damage", [lambda a: a[:-1], lambda a: a * np.nan, lambda a: a.astype(np.float32)])
+def test_an_mlp_teacher_that_is_damaged_is_refused(config, tmp_path, damage):
+    config = config.model_copy(update={"teacher": TeacherKind.MLP, "teacher_epochs": 3})
+    train, val, teacher = client(config)
+    save_personal(personalise(published(config), train, val, teacher, config, seed=0), tmp_path, ORIGIN)
+    tensors = decode((tmp_path / "model.safetensors").read_bytes())
+    tensors["teacher.layers.1.weight"] = damage(tensors["teacher.layers.1.weight"])
+    (tmp_path / "model.safetensors").write_bytes(encode(tensors))
+    described = json.loads((tmp_path / "model.json").read_text())
+    del described["tensors_sha256"]
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    with pytest.raises(DataError, match="not a readable personal model: the teacher cannot be read"):
+        load_personal(tmp_path)
 
 
 def test_trees_are_kept_as_earlier_releases_kept_them(config, tmp_path):

@@ -4,6 +4,7 @@ import pytest
 from fkd_client.boosting import BinnedEmbeddings
 from fkd_client.residual import ResidualLearners, fit_and_predict_residuals
 from fkd_client.teacher import train_teacher
+from fkd_common.choices import TeacherKind
 from tests.client.conftest import make_blobs
 
 blobs, anchors = make_blobs(120, [0, 1, 2], seed=1), make_blobs(40, [0, 1, 2], seed=2)
@@ -49,6 +50,13 @@ def test_progress_ends_at_one(config):
         blobs.h, residuals(), anchors.h, config, threads=1, seed=0, progress=lambda f, _: told.append(f)
     )
     assert told == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_an_mlp_teacher_makes_no_bins(config, monkeypatch):
+    binned = BinnedEmbeddings(blobs.h, config, 1, 0)
+    monkeypatch.setattr(BinnedEmbeddings, "with_labels", None)
+    config = config.model_copy(update={"teacher": TeacherKind.MLP, "teacher_epochs": 2})
+    train_teacher(blobs.h, blobs.y, anchors.h, anchors.y, 4, config, threads=1, seed=0, binned=binned)
 
 
 def test_bins_shared_with_the_teacher_give_the_bits_of_bins_made_alone(config):

@@ -13,11 +13,16 @@ from fkd_client import teacher_cache
 from fkd_client.teacher import train_teacher
 from fkd_client.teacher_cache import TEACHER_KEYS, TeacherCache, teacher_key
 from fkd_common.artifacts import TEMPORARY
-from fkd_common.choices import KdTargets
+from fkd_common.choices import KdTargets, TeacherKind
 from fkd_common.tensors import decode_writeable, encode, metadata_of
 from tests.client.conftest import make_blobs
 
 C = 5
+
+
+@pytest.fixture(params=TeacherKind)
+def config(config, request):
+    return config.model_copy(update={"teacher": request.param, "teacher_epochs": 3})
 
 
 def taught(cache, config, *, seed=0, classes=(0, 1, 3), v=60):
@@ -73,10 +78,17 @@ def test_other_data_keys_or_seeds_are_another_teacher(tmp_path, config, trained)
     taught(cache, config)
     taught(cache, config, seed=1)
     taught(cache, config, classes=(0, 1))
-    taught(cache, config.model_copy(update={"teacher_trees": 3}))
+    its_own, anothers = {"teacher_trees": 3}, {"teacher_epochs": 2}
+    if config.teacher is TeacherKind.MLP:
+        its_own, anothers = anothers, its_own
+    taught(cache, config.model_copy(update=its_own))
     assert len(trained) == 4
     taught(cache, config.model_copy(update={"rounds": 77}))  # nothing to a teacher
+    taught(cache, config.model_copy(update=anothers))
     assert len(trained) == 4
+    other = TeacherKind.TREES if config.teacher is TeacherKind.MLP else TeacherKind.MLP
+    taught(cache, config.model_copy(update={"teacher": other}))
+    assert len(trained) == 5
 
 
 @pytest.mark.scenario(29)
@@ -119,7 +131,11 @@ def with_number(name, value):
     return lambda tensors, numbers: numbers.update({name: value})
 
 
-WRONG = {
+def renamed(old, new):
+    return lambda tensors, numbers: tensors.update({new: tensors.pop(old)})
+
+
+WRONG_TREES = {
     "trees cut in the middle": in_text(lambda t: t[: t.index("Tree=4") + 60]),
     "trees cut between two": in_text(lambda t: t[: t.index("Tree=4")]),
     "no end": in_text(lambda t: t[: t.index("end of trees")]),
@@ -139,6 +155,36 @@ WRONG = {
     "empty text": in_text(lambda t: ""),
     "no text": with_array("booster", lambda a: np.full(100, 255, np.uint8)),
     "no trees": without("booster"),
+    "trees beside weights": lambda tensors, numbers: tensors.update(
+        {
+            "layers.0.weight": np.zeros((16, 3)),
+            "layers.0.bias": np.zeros(3),
+            "booster": tensors["booster"][:9],
+        }
+    ),
+    "another kind of teacher": lambda tensors, numbers: tensors.update(
+        {"layers.0.weight": np.zeros((16, 3)), "layers.0.bias": np.zeros(3), "trees": tensors.pop("booster")}
+    ),
+}
+WRONG_MLP = {
+    "no weights": without("layers.0.weight"),
+    "no biases": without("layers.1.bias"),
+    "a layer is missing": lambda tensors, numbers: [tensors.pop(f"layers.1.{n}") for n in ("weight", "bias")],
+    "no last layer": lambda tensors, numbers: [tensors.pop(f"layers.2.{n}") for n in ("weight", "bias")],
+    "a layer of another name": renamed("layers.1.bias", "layers.one.bias"),
+    "weights of fewer columns": with_array("layers.0.weight", lambda a: a[:-1]),
+    "weights that do not fit the next": with_array("layers.1.weight", lambda a: a[:, :-1]),
+    "too few outputs": lambda tensors, numbers: tensors.update(
+        {"layers.2.weight": tensors["layers.2.weight"][:, 1:], "layers.2.bias": tensors["layers.2.bias"][1:]}
+    ),
+    "weights in one row": with_array("layers.0.weight", lambda a: a.ravel()),
+    "weights of another type": with_array("layers.0.weight", lambda a: a.astype(np.float32)),
+    "weights that are not finite": with_array("layers.2.weight", lambda a: a * np.inf),
+    "biases that are not finite": with_array("layers.0.bias", lambda a: a * np.nan),
+    "biases of another shape": with_array("layers.0.bias", lambda a: a[:, None]),
+    "another kind of teacher": lambda tensors, numbers: tensors.update({"booster": np.zeros(9, np.uint8)}),
+}
+WRONG = {
     "no classes": without("present"),
     "other class ids": with_array("present", lambda a: a + 1),
     "class ids of another type": with_array("present", lambda a: a.astype(np.float32)),
@@ -159,7 +205,16 @@ WRONG = {
 
 
 @pytest.mark.scenario(29)
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        *((kind, wrong) for kind in TeacherKind for wrong in WRONG.values()),
+        *((TeacherKind.TREES, wrong) for wrong in WRONG_TREES.values()),
+        *((TeacherKind.MLP, wrong) for wrong in WRONG_MLP.values()),
+    ],
+    ids=[*(f"{kind}, {name}" for kind in TeacherKind for name in WRONG), *WRONG_TREES, *WRONG_MLP],
+    indirect=["config"],
+)
 def test_a_sealed_file_of_wrong_content_is_noticed_and_replaced(tmp_path, config, trained, wrong):
     """LightGBM ends the whole process over some of these texts."""
     taught(TeacherCache(tmp_path), config)
@@ -168,7 +223,7 @@ def test_a_sealed_file_of_wrong_content_is_noticed_and_replaced(tmp_path, config
     resealed(file, lambda tensors, numbers: None)
     taught(TeacherCache(tmp_path), config)
     assert len(trained) == 1
-    resealed(file, WRONG[wrong])
+    resealed(file, wrong)
     for _ in range(2):
         taught(TeacherCache(tmp_path), config)
     assert len(trained) == 2
@@ -212,6 +267,9 @@ def test_a_folder_that_cannot_be_written_costs_a_training(tmp_path, config, trai
 def test_every_key_that_training_reads_is_part_of_the_digest(config):
     """A key added to training and forgotten here would bring back teachers of another configuration."""
     read = set()
+    config = config.model_copy(
+        update={"kd_targets": KdTargets.IN_SAMPLE, "beta": 0.2}
+    )  # or beta is not looked at
 
     class Watched:
         def __getattr__(self, name):
@@ -219,5 +277,5 @@ def test_every_key_that_training_reads_is_part_of_the_digest(config):
             return getattr(config, name)
 
     taught(train_teacher, Watched())
-    assert read <= set(TEACHER_KEYS)
+    assert read == set(TEACHER_KEYS[config.teacher])
     assert teacher_key((), C, config, 0) != teacher_key((), C + 1, config, 0)

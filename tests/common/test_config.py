@@ -59,6 +59,8 @@ def test_settings_that_contradict_each_other_are_refused(keys: dict[str, Any], s
         ("quorum", 0.0),
         ("phase_deadline_s", 0.0),
         ("val_fraction", 0.5),
+        ("teacher", "forest"),
+        ("teacher_epochs", 0),
         ("teacher_leaves", 1),
         ("max_bin", 256),
         ("kd_folds", 1),

@@ -114,6 +114,13 @@ def test_a_teacher_that_lacks_something_is_refused(missing: str) -> None:
         method.scores({name: array for name, array in model.items() if name != missing}, site.val.inputs)
 
 
+def test_its_teacher_is_the_one_that_the_run_says() -> None:
+    run = rehearsal.federation(method="local", teacher="mlp", teacher_epochs=20, min_val=10)
+    play = Rehearsal(Local(run), rehearsal.sites(run, skewed=False)).run(1)
+    assert "layers.0.weight" in play.sites[0].memory["teacher"]
+    assert play.personal_accuracy(rehearsal.test_set(run)) > 0.75
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_site_of_one_class_predicts_it(n: int) -> None:
     run = rehearsal.federation(method="local", **TREES)
