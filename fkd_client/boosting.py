@@ -67,8 +67,8 @@ class SideBySide:
         if self.at_once == 1 and not self.aside:
             return [fitted(number) for number in range(self.fits)]
         with ThreadPoolExecutor(self.at_once) as pool:
-            futures = [pool.submit(fitted, number) for number in range(self.fits)]
             try:
+                futures = [pool.submit(fitted, number) for number in range(self.fits)]
                 wait(futures, return_when=FIRST_EXCEPTION)
                 failed = [future for future in futures if future.done() and future.exception() is not None]
                 return [future.result() for future in failed or futures]
