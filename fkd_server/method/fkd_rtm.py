@@ -27,6 +27,7 @@ from fkd_common.method.refinement import REFINED, padded
 from fkd_common.method.residuals import Standardiser, fit_anchor_correction
 from fkd_common.method.student_checks import student_flaw
 from fkd_common.method.student_layout import TensorSpec, initial_student, student_layout
+from fkd_common.method.vote import elected
 from fkd_common.model_file import ModelHeader, ModelParts
 from fkd_common.pb import types_pb2 as types
 from fkd_common.phases import REFINE_PHASES
@@ -417,11 +418,12 @@ class FkdRtm:
         return G, samples, {"gradient_samples": round(samples), "dropped": dropped}
 
     def _count_votes(self, uploads: Mapping[str, VoteUpload]) -> dict[str, Json]:
-        """Publish the candidate with the most votes."""
+        """Publish what the votes elect; the refined moments, which the likelihood chose, need not have the most."""
         counts, record = sum_votes(uploads, self.candidates(), self.config)
-        published = max(counts, key=counts.__getitem__)
-        moments = [name for name in counts if name.startswith("moments.")]
-        best = max(moments, key=counts.__getitem__, default="")
+        samples = sum(upload.num_validation for upload in uploads.values())
+        published = elected(counts, samples, REFINED)
+        moments = {name: count for name, count in counts.items() if name.startswith("moments.")}
+        best = elected(moments, samples, REFINED) if moments else ""
         # What the steps needed is not needed any more.
         self.state = replace(self.state, published=published, best_moments=best, ascent=None)
         return {**record, "published": published}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -283,9 +284,14 @@ def test_a_new_student_takes_the_refined_solution_with_it(tmp_path: Path) -> Non
 
 
 def voted_for_the_refined(run: TinyRun, sites: dict[str, SecureSite]) -> None:
+    voted(run, sites, lambda place, name: 2 if name == REFINED else 1)
+
+
+def voted(run: TinyRun, sites: dict[str, SecureSite], correct: Callable[[int, str], int]) -> None:
+    """Every site, by its place, gets so many of two samples right with the candidate of that name."""
     until(run, sites, VOTES)
-    for site in sites.values():
-        votes = [pb.Vote(candidate=n, correct=2 if n == REFINED else 1) for n in run.method.candidates()]
+    for place, site in enumerate(sites.values()):
+        votes = [pb.Vote(candidate=n, correct=correct(place, n)) for n in run.method.candidates()]
         site.call("SubmitVotes", key=site.key(run.coordinator.round, VOTES), votes=votes, num_validation=2)
 
 
@@ -315,11 +321,17 @@ def test_before_the_first_round_the_published_solution_has_rows_of_zero_for_hidd
     np.testing.assert_array_equal(model.moment_solution[2:], refined_of(run))
 
 
-def test_where_it_is_no_better_the_ridge_stays_the_best_moments(tmp_path: Path) -> None:
+def test_where_it_is_clearly_worse_the_ridge_is_published(tmp_path: Path) -> None:
     run, sites = start(tmp_path)
-    work(run, sites)
-    assert run.method.state.best_moments == "moments.0"
+    voted(run, sites, lambda place, name: 2 if name == "moments.0" else 1)
+    assert run.method.state.published == run.method.state.best_moments == "moments.0"
     assert run.method.model().header.moment_lambda == 1.0
+
+
+def test_where_the_ridge_is_better_by_less_than_a_standard_error_it_is_published(tmp_path: Path) -> None:
+    run, sites = start(tmp_path)
+    voted(run, sites, lambda place, name: 1 if name == "moments.0" else int(place > 0))
+    assert run.method.state.published == run.method.state.best_moments == REFINED
 
 
 # -- what may count --
