@@ -7,6 +7,7 @@ in common (shards, embeddings, teachers) is made once.
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import shutil
 import statistics
@@ -86,6 +87,8 @@ def run_cell(cell: Cell, workspace: Path, progress: Progress = silent) -> Record
             raise listener.explained(error) from error
         finally:
             shutil.rmtree(federation.folder, ignore_errors=True)
+            # What a run holds, hundreds of MB of arrays, refers to itself in circles, and is not many objects.
+            gc.collect()
     record["seconds"]["wall"] = round(time.perf_counter() - started, 2)
     record["seconds"]["cpu"] = round(time.process_time() - cpu, 2)
     record["remarks"] = [f"{path} was damaged and has been made anew" for path in damaged]

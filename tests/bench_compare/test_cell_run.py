@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import threading
@@ -20,6 +21,7 @@ from fkd_bench.compare.grid import RUN_CELL
 from fkd_bench.compare.span import cells_of
 from fkd_bench.compare.worker import record_of
 from fkd_client.extractor import dump_extractor
+from fkd_client.pipeline import Pipeline
 from fkd_client.pretrain import initial_trunk
 from fkd_client.progress import silent
 from fkd_common.extractor_artifact import ExtractorSpec
@@ -69,6 +71,16 @@ def test_a_record_says_what_came_out(extractor: Path, workspace: Path) -> None:
     hits = sum(n * a for n, a in zip(*(record["calibration"][k] for k in ("count", "accuracy")), strict=True))
     assert hits / total == pytest.approx(record["accuracy"]["global"], abs=1e-3)
     assert record["teacher"]["nll_after"] > 0
+
+
+def test_nothing_of_a_run_stays_in_memory(extractor: Path, workspace: Path) -> None:
+    (cell,) = cells(extractor, "[fkd-rtm]", personal=["prior"], rounds=1)
+    gc.disable()
+    try:
+        run_cell(cell, workspace)
+        assert not [kept for kept in gc.get_objects() if type(kept) is Pipeline]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("keys", [{}, {"kd_targets": "in_sample", "beta": 0.5}])
