@@ -125,7 +125,8 @@ class ExtractorSearch:
         if found is None:
             raise DataError(
                 f"the model needs the extractor with sha256 {sha256}, which is not in {self.artifacts}: give its file "
-                "with --extractor (the coordinator of the run has it in the run's folder, under blobs)"
+                "with --extractor (the coordinator of the run has it in the run's folder, under blobs), or, if the "
+                "client had --cache CACHE, --artifacts CACHE/artifacts"
             )
         blob = read_whole(found)
         if sha256_hex(blob) != sha256:

@@ -12,7 +12,11 @@ from fkd_common.settings import ProgramSettings
 
 
 class ClientSettings(ProgramSettings):
-    """Settings of one data site: flag > environment (FKD_...) > file > default."""
+    """Settings of one data site: flag > environment (FKD_...) > file > default.
+
+    Other commands, each with its --help: `fkd-client predict` images by a model, `check` what a run would read,
+    `completion` for the shell.
+    """
 
     data: str
     """A shard folder, a name inside $FKD_DATA or ./shards, an .npz file, or a folder of class folders."""

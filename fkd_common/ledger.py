@@ -15,10 +15,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, fields
 
 from fkd_common.pb import types_pb2 as types
+from fkd_common.phases import REFINE_PHASES
+
+
+def _turn(phase: int) -> tuple[int, int]:
+    """When in a round a phase comes: moments are refined before the votes, whatever their numbers."""
+    return (types.PHASE_MOMENTS, phase) if phase in REFINE_PHASES else (phase, 0)
+
 
 PHASE_NAMES: dict[int, str] = {
-    value: name.removeprefix("PHASE_").lower() for name, value in types.Phase.items() if value
+    value: types.Phase.Name(value).removeprefix("PHASE_").lower()
+    for value in sorted(types.Phase.values(), key=_turn)
+    if value
 }
+"""In the order in which a round has them."""
 
 
 @dataclass(frozen=True, order=True)

@@ -8,11 +8,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fkd_common.ledger import PHASE_NAMES
 from fkd_common.pb import admin_pb2 as pb
 from fkd_common.printable import printable
 from fkd_server.history import best_by_candidate
 from fkd_server.result_tables import align_right, percent
 
+_BYTE_COUNTS = ("calls", "payload_up", "payload_down", "message_up", "message_down", "wasted")
 _CANDIDATES = ("student", "anchors", "moments", "published", "personal")
 
 
@@ -119,30 +121,16 @@ def rounds_table(rounds: Sequence[pb.RoundStatus]) -> Table:
 
 
 def ledger_table(rows: Sequence[pb.LedgerRow]) -> Table:
-    """Bytes by client, round and phase, in full."""
-    columns = (
-        "client",
-        "round",
-        "phase",
-        "calls",
-        "payload up",
-        "payload down",
-        "message up",
-        "message down",
-        "wasted",
-    )
+    """Bytes by client, round and phase, in full and in the order of the protocol, and their sum."""
+    columns = ("client", "round", "phase", *(name.replace("_", " ") for name in _BYTE_COUNTS))
     table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        count = row.bytes
-        numbers = (
-            count.calls,
-            count.payload_up,
-            count.payload_down,
-            count.message_up,
-            count.message_down,
-            count.wasted,
-        )
+    order = {phase: place for place, phase in enumerate(PHASE_NAMES.values())}
+    total = [0] * len(_BYTE_COUNTS)
+    for row in sorted(rows, key=lambda row: (row.client, row.round, order.get(row.phase, -1))):
+        numbers = [getattr(row.bytes, name) for name in _BYTE_COUNTS]
+        total = [a + b for a, b in zip(total, numbers, strict=True)]
         table.add_row(row.client or "–", str(row.round), row.phase, *(f"{number:,}" for number in numbers))
+    table.add_row("all", "", "", *(f"{number:,}" for number in total))
     return align_right(table)
 
 

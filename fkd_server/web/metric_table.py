@@ -127,7 +127,7 @@ METRICS: tuple[Metric, ...] = (
         "fkd_rejected_total",
         _C,
         ("reason",),
-        "gRPC calls refused, by the reason in the error (docs: exit codes and reasons)",
+        "gRPC calls refused, by the reason in the error (all reasons: messages.md)",
     ),
     Metric("fkd_blob_store_bytes", _G, (), "files of models, uploads and artifacts in the run's folder"),
     Metric("fkd_disk_free_bytes", _G, (), "room left on the disk of the run's folder"),

@@ -56,9 +56,9 @@ def test_phases_come_in_the_order_of_the_protocol_and_only_if_used() -> None:
 
 def test_every_phase_of_the_protocol_has_a_name() -> None:
     assert list(PHASE_NAMES.values()) == [
-        "setup", "control", "student", "residuals", "moments", "votes", "personal",
-        "student_keys", "student_shares", "student_unmask", "moments_keys", "moments_shares", "moments_unmask",
-        "exchange", *[f"refine_{step}" for step in range(1, 11)],
+        "setup", "control", "student", "residuals", "moments", *[f"refine_{step}" for step in range(1, 11)],
+        "votes", "personal", "student_keys", "student_shares", "student_unmask",
+        "moments_keys", "moments_shares", "moments_unmask", "exchange",
     ]  # fmt: skip
 
 

@@ -12,9 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from fkd_common.errors import ExitCode, FkdError
+from fkd_common.pb import admin_pb2 as pb
 from fkd_server.chronicle import WrittenModel
 from fkd_server.cli import main
-from fkd_server.operator.tables import plain_console, status_view
+from fkd_server.operator.tables import ledger_table, plain_console, status_view
 from fkd_server.run_state import RunState
 from tests.server.tiny import STUDENT, Site, TinyRun, filled, inline, tiny_run
 
@@ -123,7 +124,19 @@ def test_the_ledger_in_full(
         == run.service.ledger.total(lambda key: (key.client, key.phase) == ("a", "student")).payload_up
     )
     assert main(["ledger", "--server", address]) == ExitCode.OK
-    assert "payload up" in capsys.readouterr().out
+    head, *_, last = capsys.readouterr().out.splitlines()
+    assert "payload up" in head
+    everything = run.service.ledger.total(lambda key: True)
+    assert last.split()[:3] == ["all", f"{everything.calls:,}", f"{everything.payload_up:,}"]
+
+
+def test_the_ledger_is_in_the_order_of_the_protocol() -> None:
+    rows = [
+        pb.LedgerRow(client="a", round=1, phase=name, bytes=pb.ByteTotals())
+        for name in ("votes", "refine_10", "refine_2", "moments", "student")
+    ]
+    phases = list(ledger_table(rows).columns[2].cells)
+    assert phases == ["student", "moments", "refine_2", "refine_10", "votes", ""]
 
 
 def test_events_as_lines(
