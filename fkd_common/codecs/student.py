@@ -172,7 +172,8 @@ def _row_lengths(layout: Layout) -> list[int]:
 
 
 def _joined(arrays: Iterable[NDArray[Any]]) -> NDArray[np.float32]:
-    return np.concatenate([np.asarray(array, dtype=np.float32).reshape(-1) for array in arrays])
+    flat = [np.asarray(array, dtype=np.float32).reshape(-1) for array in arrays]
+    return np.concatenate(flat) if flat else np.empty(0, dtype=np.float32)
 
 
 def _split(values: NDArray[np.float32], layout: Layout, names: Iterable[str]) -> Tensors:

@@ -62,6 +62,17 @@ def test_an_upload_comes_back_nearly_with_what_is_beside_the_network(update):
         np.testing.assert_array_equal(back[name], upload[name])
 
 
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_network_may_be_matrices_alone(update):
+    network = {"fc.weight": NETWORK["fc.weight"]}
+    start, moved = tensors(network, 0), tensors(network, 1)
+    made = codecs(update, ModelCodec.INT8, {"net": network})
+    check_schema(made.unpack_group("net", decode(encode(made.pack_group("net", start)))), network)
+    blob = encode(made.pack_upload(moved, start, network, rounding([0], 1, 1)))
+    back = made.unpack_upload(decode(blob), start, network)
+    assert off(back, moved, "fc.weight") < (1.2 if update is UpdateCodec.INT1 else 0.2)
+
+
 def test_a_row_is_a_filter():
     """One large filter leaves the others their digits."""
     group = tensors(NETWORK, 0)
