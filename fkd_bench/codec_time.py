@@ -25,7 +25,7 @@ from fkd_common.choices import ModelCodec, MomentFeatures, StatisticsCodec, Upda
 from fkd_common.codecs.statistics import pack_moments, unpack_moments
 from fkd_common.codecs.student import pack_model, pack_update, unpack_model, unpack_update
 from fkd_common.config import RunConfig
-from fkd_common.errors import ExitCode
+from fkd_common.errors import DataError, ExitCode
 from fkd_common.method.moments import accumulate, num_moment_features, pack_symmetric
 from fkd_common.method.student_layout import TensorSpec
 from fkd_common.program import OneSentenceParser
@@ -58,9 +58,7 @@ def codec_time(arguments: list[str]) -> int:
     flags = parser.parse_args(arguments)
     limit_threads(1)
     narrator = Narrator()
-    start = {
-        name: array for name, array in exchanged_tensors(flags.model).items() if array.dtype == np.float32
-    }
+    start = _codable(flags.model)
     found: dict[str, Json] = {"model": flags.model, "times": flags.times}
     for key, costs in {
         "update_codec": _updates,
@@ -79,6 +77,22 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _codable(model: str) -> Tensors:
+    """What codecs pack of a model: its float32 tensors that hold anything.
+
+    Raises:
+        DataError: There is no matrix among them, or nothing but zeros.
+    """
+    found = {
+        name: array
+        for name, array in exchanged_tensors(model).items()
+        if array.dtype == np.float32 and array.size
+    }
+    if not any(array.ndim > 1 and array.any() for array in found.values()):
+        raise DataError(f"--model {model}: expected a float32 matrix that is not all zeros, got none")
+    return found
+
+
 def _updates(start: Tensors, times: int) -> Json:
     """A network's update, on its way up; the error is relative to the update."""
     rng = np.random.default_rng(0)
@@ -86,6 +100,8 @@ def _updates(start: Tensors, times: int) -> Json:
         name: array + rng.normal(0.0, _MOVED, array.shape).astype(np.float32) for name, array in start.items()
     }
     layout, length = _layout(start), _distance(moved, start)
+    if not length:
+        raise DataError(f"expected weights that a step of {_MOVED} changes, got ones too large for that")
     return {
         codec.value: _cost(
             partial(pack_update, moved, start, codec, rng),

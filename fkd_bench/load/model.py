@@ -27,7 +27,7 @@ def exchanged_tensors(model: str) -> Tensors:
 
     Raises:
         UsageError: It is none of them.
-        DataError: The file holds no floating-point tensors that numpy can read.
+        DataError: The file holds no floating-point tensors that numpy can read, or one with NaN or infinity.
     """
     if model == STUDENT:
         config = RunConfig()
@@ -45,6 +45,11 @@ def exchanged_tensors(model: str) -> Tensors:
         raise DataError(f"--model {model}: {error}") from error
     if not any(array.dtype.kind == "f" for array in tensors.values()):
         raise DataError(f"--model {model}: expected floating-point tensors, got {len(tensors)} others")
+    for name, array in tensors.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DataError(
+                f"--model {model}: expected finite values, got NaN or infinity in tensor {name!r}"
+            )
     return tensors
 
 

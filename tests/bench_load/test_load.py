@@ -147,6 +147,15 @@ def test_a_model_that_is_none_is_refused_before_anything_starts(capsys: pytest.C
     assert "student" in _refused(capsys, "--method", "fkd-rtm", "--model", "resnet18")
 
 
+def test_a_model_that_is_not_finite_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(encode({"w": np.array([1.0, np.nan], np.float32)}))
+    assert main(["load", "--model", str(file)]) == 3
+    assert "NaN or infinity in tensor 'w'" in capsys.readouterr().err
+
+
 def test_the_ready_models_are_the_usual_ones() -> None:
     def weights(model: str) -> int:
         return sum(

@@ -52,3 +52,31 @@ def test_what_cannot_be_measured_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert "expected student, resnet18 or a safetensors file" in capsys.readouterr().err
     assert main(["codecs", "--times", "0"]) == 2
     assert "a number from 1 to 1000 expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.array(1.0, np.float32), "a float32 matrix"),
+        (np.ones(5, np.float32), "a float32 matrix"),
+        (np.ones((4, 4), np.float16), "a float32 matrix"),
+        (np.zeros((4, 0), np.float32), "a float32 matrix"),
+        (np.zeros((4, 4), np.float32), "a float32 matrix"),
+        (np.full((4, 4), 3e38, np.float32), "a step of 0.01"),
+        (np.full((4, 4), np.nan, np.float32), "NaN or infinity in tensor 'w'"),
+    ],
+)
+def test_a_model_that_no_codec_packs_is_refused(
+    array: np.ndarray[Any, Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"w": array}, file)
+    assert main(["codecs", "--model", str(file), "--times", "1"]) == 3
+    assert expected in capsys.readouterr().err
+
+
+def test_a_model_of_matrices_alone_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"w": np.ones((4, 4), np.float32), "empty": np.zeros((4, 0), np.float32)}, file)
+    assert main(["codecs", "--model", str(file), "--times", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["model_codec"]["fp16"]["relative_error"] == 0
