@@ -155,8 +155,9 @@ class _OwnRun:
                     break
             self._narrator.say(f"{ready} clients poll; looking on for {settings.idle_s:g} s")
             before = self._mark(time.time(), hub, sites)
-            time.sleep(settings.idle_s)
-            self._running.check()
+            while (left := before.at_s + settings.idle_s - time.time()) > 0:
+                time.sleep(min(left, _LOOK_S))
+                self._running.check()
             after = self._mark(time.time(), hub, sites)
         seconds = after.at_s - before.at_s
         return {
@@ -176,6 +177,9 @@ class _OwnRun:
                 if event["event"] == "round_opened" and event["round"] == _KILL_IN:
                     self._running.kill(clients[0])
                     killed_s = time.time()
+                    self._narrator.say(
+                        "a client was killed; waiting until it is missed and its round is over"
+                    )
                 elif event["event"] == "client_lost" and killed_s:
                     noticed_s = _at_s(event)
                 elif event["event"] == "round_closed" and noticed_s:
@@ -194,6 +198,7 @@ class _OwnRun:
                     break
             self._running.kill(server)
             killed_s = time.time()
+            self._narrator.say("the coordinator was killed and starts again; waiting until its round is over")
             serving_s = 0.0
             command = list(self._command)
             command[command.index("--port") + 1] = str(port)
