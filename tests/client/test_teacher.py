@@ -181,6 +181,15 @@ def test_fits_aside_leave_the_callers_thread_to_signals():
     assert SideBySide(2, 1).run(lambda number, told: get_ident(), silent) == [get_ident()] * 2
 
 
+@pytest.fixture
+def as_at_a_terminal():
+    """What Ctrl-C does, whatever a program that ran in this process has made of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("as_at_a_terminal")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_the_training(config, threads):
     """scikit-learn swallows it where it meets it."""
