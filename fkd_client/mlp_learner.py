@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier
 from fkd_client.boosting import BinnedEmbeddings, SideBySide
 from fkd_client.learner import Learner
 from fkd_client.progress import Progress
-from fkd_client.threads import one_blas_thread
+from fkd_common.blas import one_blas_thread
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.residuals import Standardiser

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from fkd_common.blas import one_blas_thread
 from fkd_common.choices import StatisticsCodec
 from fkd_common.codecs.quantise import INT16_STEPS
 from fkd_common.config import RunConfig
@@ -170,7 +170,7 @@ def _definite_flaw(A: NDArray[np.float64], n: int, ridge: float) -> str | None:
         i, j = np.unravel_index(int(np.abs(unit).argmax()), unit.shape)
         return f"A[{i}, {j}]² is larger than A[{i}, {i}] times A[{j}, {j}]"
     np.einsum("ii->i", unit)[:] += ridge
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread:
         try:
             np.linalg.cholesky(unit)
         except np.linalg.LinAlgError:

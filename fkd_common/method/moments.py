@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from fkd_common.blas import one_blas_thread
 from fkd_common.choices import MomentFeatures
 
 _Layer = TypeVar("_Layer")
@@ -177,7 +177,7 @@ def make_definite(A: NDArray[np.float64], lambda_: float) -> None:
     for share in (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2):
         diagonal[:] = kept + share * np.abs(kept) + lambda_
         try:
-            with threadpool_limits(limits=1, user_api="blas"):
+            with one_blas_thread:
                 np.linalg.cholesky(A)
         except np.linalg.LinAlgError:
             continue
@@ -205,7 +205,7 @@ def solve(A: NDArray[Any], B: NDArray[Any], lambda_: float) -> NDArray[np.float6
     kept = diagonal.copy()
     try:
         diagonal += lambda_
-        with threadpool_limits(limits=1, user_api="blas"):
+        with one_blas_thread:
             return np.asarray(np.linalg.solve(ridged, np.asarray(B, dtype=np.float64)))
     finally:
         diagonal[:] = kept

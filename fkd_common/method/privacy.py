@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from fkd_common.blas import one_blas_thread
 from fkd_common.choices import MomentFeatures
 from fkd_common.config import RunConfig
 
@@ -143,6 +143,6 @@ def nearest_positive_semidefinite(A: NDArray[np.float64]) -> NDArray[np.float64]
     Noise makes a sum of moments indefinite, and a ridge problem with an indefinite matrix can have an absurd
     solution. Computed on one BLAS thread so that a machine always gives the same bits.
     """
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread:
         values, vectors = np.linalg.eigh(A)
         return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from fkd_common.blas import one_blas_thread
 from fkd_common.method.moments import centre
 from fkd_common.method.probabilities import softmax
 
@@ -91,7 +91,7 @@ def ascend(at: Ascent, A: NDArray[np.float64], G: NDArray[np.float64], mu: float
     """
     A *= 0.5
     np.einsum("ii->i", A)[:] += mu
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread:
         N = at.W + np.linalg.solve(A, G - mu * at.W)
     t = (1.0 + np.sqrt(1.0 + 4.0 * at.t**2)) / 2.0
     return Ascent(N + (at.t - 1.0) / t * (N - at.N), N, float(t))

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from fkd_common.blas import one_blas_thread
 from fkd_common.choices import ResidualForm
 from fkd_common.errors import DataError
 from fkd_common.method.probabilities import log_softmax
@@ -138,7 +138,7 @@ def fit_anchor_correction(
     Y = np.asarray(fused, dtype=np.float64)
     x_mean, y_mean = X.mean(axis=0), Y.mean(axis=0)
     Y = Y - y_mean
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread:
         U, s, Vt = np.linalg.svd(X - x_mean, full_matrices=False)
         projected = U.T @ Y
         errors = [_leave_one_out_error(U, s, projected, Y, value) for value in grid]

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from fkd_client.mlp_learner import MlpLearner
 from fkd_client.progress import silent
-from fkd_client.threads import one_blas_thread
+from fkd_common.blas import one_blas_thread
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError
 from fkd_common.method.probabilities import softmax
