@@ -27,7 +27,7 @@ from fkd_common.codecs.student import pack_model, pack_update, unpack_model, unp
 from fkd_common.config import RunConfig
 from fkd_common.errors import DataError, ExitCode
 from fkd_common.method.moments import accumulate, num_moment_features, pack_symmetric
-from fkd_common.method.student_layout import TensorSpec
+from fkd_common.method.student_layout import layout_of
 from fkd_common.program import OneSentenceParser
 from fkd_common.tensors import Tensors, decode, encode
 
@@ -99,7 +99,7 @@ def _updates(start: Tensors, times: int) -> Json:
     moved: Tensors = {
         name: array + rng.normal(0.0, _MOVED, array.shape).astype(np.float32) for name, array in start.items()
     }
-    layout, length = _layout(start), _distance(moved, start)
+    layout, length = layout_of(start), _distance(moved, start)
     if not length:
         raise DataError(f"expected weights that a step of {_MOVED} changes, got ones too large for that")
     return {
@@ -115,7 +115,7 @@ def _updates(start: Tensors, times: int) -> Json:
 
 def _models(model: Tensors, times: int) -> Json:
     """The averaged network, on its way down; the error is relative to the network."""
-    layout, length = _layout(model), _distance(model, {})
+    layout, length = layout_of(model), _distance(model, {})
     return {
         codec.value: _cost(
             partial(pack_model, model, codec),
@@ -170,7 +170,3 @@ def _distance(a: Tensors, b: Tensors) -> float:
     """Euclidean, over all tensors; from zero where `b` lacks one."""
     squares = (np.square(array.astype(np.float64) - b.get(name, 0.0)).sum() for name, array in a.items())
     return float(np.sqrt(sum(squares)))
-
-
-def _layout(tensors: Tensors) -> dict[str, TensorSpec]:
-    return {name: TensorSpec(array.shape, array.dtype.name) for name, array in tensors.items()}

@@ -19,7 +19,7 @@ import numpy as np
 
 from fkd_common.errors import FkdError, InvalidUploadError, MethodError
 from fkd_common.exchange_method import MODEL, Aggregate, ExchangeMethod, Layout, NoAggregateError, State
-from fkd_common.method.student_layout import TensorSpec
+from fkd_common.method.student_layout import TensorSpec, layout_of
 from fkd_common.tensors import check_schema
 
 _MAX_WORDS = 240
@@ -182,7 +182,7 @@ def check_scores(scores: object, rows: int, num_classes: int) -> None:
 def model_layout(state: State) -> Layout | None:
     """Of a state's global model; None if it has none."""
     tensors = state.get(MODEL)
-    return {name: TensorSpec(t.shape, str(t.dtype)) for name, t in tensors.items()} if tensors else None
+    return layout_of(tensors) if tensors else None
 
 
 def checked_layout(layout: Layout) -> Layout:

@@ -23,7 +23,7 @@ from fkd_common.exchange_method import (
     Upload,
 )
 from fkd_common.method.aggregation import WeightedAverage
-from fkd_common.method.student_layout import TensorSpec
+from fkd_common.method.student_layout import layout_of
 from fkd_common.method_registry import GROUP
 from fkd_common.tensors import Tensors, decode
 
@@ -51,10 +51,7 @@ class Load(ExchangeMethod):
 
     @cached_property
     def _first(self) -> Layout:
-        return {
-            name: TensorSpec(array.shape, str(array.dtype))
-            for name, array in decode(self.federation.extractor()).items()
-        }
+        return layout_of(decode(self.federation.extractor()))
 
     def start(self) -> State:
         """The tensors in the extractor's place."""

@@ -25,7 +25,7 @@ from fkd_common.errors import FkdError
 from fkd_common.exchange_method import Federation, Layout, Site
 from fkd_common.extractor_artifact import read_extractor_spec
 from fkd_common.method.student_checks import student_flaw
-from fkd_common.method.student_layout import TensorSpec, initial_student, student_layout
+from fkd_common.method.student_layout import initial_student, layout_of, student_layout
 from fkd_common.tensors import Tensors
 
 _SCORE_BATCH = {"head": 4096, "full": 256}
@@ -102,7 +102,7 @@ class Networks:
                 self.federation.num_classes,
                 self.config.norm,
             )
-        return {name: TensorSpec(value.shape, str(value.dtype)) for name, value in self.start().items()}
+        return layout_of(self.start())
 
     def flaw(self, tensors: Tensors) -> str | None:
         """What training cannot have produced in a network of the right layout; None if nothing."""

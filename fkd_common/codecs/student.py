@@ -25,7 +25,7 @@ from fkd_common.codecs.quantise import (
 )
 from fkd_common.codecs.rotation import num_blocks, packed_size, restore, rotate_and_quantise
 from fkd_common.codecs.squeeze import Parts, squeeze
-from fkd_common.method.student_layout import TensorSpec
+from fkd_common.method.student_layout import TensorSpec, layout_of
 from fkd_common.tensors import Tensors
 
 Layout = Mapping[str, TensorSpec]
@@ -57,7 +57,7 @@ def pack_update(
     """
     if codec is UpdateCodec.FP32:
         return student
-    layout = _layout_of(student)
+    layout = layout_of(student)
     moved = _joined(student[name] - start[name] for name in _matrices(layout))
     return {**_pack_matrices(moved, layout, codec, rng), **_pack_rest(student, layout)}
 
@@ -81,7 +81,7 @@ def pack_model(student: Tensors, codec: ModelCodec) -> Mapping[str, NDArray[Any]
     """An averaged student, for everybody."""
     if codec is ModelCodec.FP32:
         return student
-    layout = _layout_of(student)
+    layout = layout_of(student)
     values = _joined(student[name] for name in _matrices(layout))
     return {**_pack_matrices(values, layout, UpdateCodec(codec), None), **_pack_rest(student, layout)}
 
@@ -148,10 +148,6 @@ def _whole(matrices: Tensors, parts: Parts, layout: Layout) -> Tensors:
         found.update({name: np.asarray(count) for name, count in zip(counters, counts, strict=True)})
     parts.finish()
     return {name: found[name] for name in layout}
-
-
-def _layout_of(student: Tensors) -> Layout:
-    return {name: TensorSpec(array.shape, str(array.dtype)) for name, array in student.items()}
 
 
 def _matrices(layout: Layout) -> list[str]:

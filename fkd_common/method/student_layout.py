@@ -31,6 +31,11 @@ class TensorSpec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
+def layout_of(tensors: Mapping[str, NDArray[Any]]) -> dict[str, TensorSpec]:
+    """The specification of tensors that are there, by name."""
+    return {name: TensorSpec(array.shape, str(array.dtype)) for name, array in tensors.items()}
+
+
 def student_layout(d: int, hidden: Sequence[int], num_classes: int, norm: Norm) -> dict[str, TensorSpec]:
     """Every tensor of the student, in ``state_dict`` order.
 

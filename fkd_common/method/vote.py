@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-
-import numpy as np
 
 
 def elected(correct: Mapping[str, float], samples: float, preferred: str) -> str:
@@ -26,5 +25,5 @@ def elected(correct: Mapping[str, float], samples: float, preferred: str) -> str
     if preferred not in correct:
         return best
     count = correct[best]
-    error = np.sqrt(max(0.0, count * (1.0 - count / samples)))
+    error = math.sqrt(max(0.0, count * (1.0 - count / samples)))
     return preferred if count - correct[preferred] <= error else best
