@@ -11,7 +11,7 @@ DATA ?= cifar10:data
 EXTRACTOR ?= resnet18
 BENCH_FLAGS ?=
 
-.PHONY: demo test test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-client-time bench-hostile bench-attack bench-compare bench-load clean
+.PHONY: demo test test-all test-fast faults deploy-check three-hospitals soak fuzz check format proto bench-cifar10 bench-cifar10-mild bench-transports bench-embedding bench-client-time bench-hostile bench-attack bench-compare bench-load clean
 
 # The installed marker is rewritten whenever the project's description changes.
 $(VENV)/.installed-%: pyproject.toml
@@ -24,15 +24,19 @@ demo: $(VENV)/.installed-bench
 	$(BIN)/fkd-bench run --data digits --clients 3 --partition dirichlet:0.1 --public 300 --anchors 100 \
 	  --extractor pretrain --rounds 10 --local-steps 20 --residual-every 5 --out demo
 
-# Tests of one process each run side by side; those that start real processes have the machine for themselves.
-WORKERS ?= 2
+# Side by side, and more than there are cores: tests with real processes mostly wait.
+WORKERS ?= 3
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-dev check
-	$(BIN)/pytest -m "not slow and not e2e" -n $(WORKERS) --dist loadfile
-	$(BIN)/pytest -m "not slow and e2e"
+	$(PYTEST) -m "not slow"
+
+# With those that take tens of seconds each.
+test-all: $(VENV)/.installed-dev check
+	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "not e2e" -n $(WORKERS) --dist loadfile
+	$(PYTEST) -m "not slow and not e2e"
 
 # Every fault of tests/scenarios.py against the tests that cover it, as a table; fails unless every row passes.
 FAULTS_FLAGS ?=

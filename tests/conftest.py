@@ -40,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(DeployTable(), "deploy-table")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that start processes: what takes long must not be left for the end."""
+    first = {item.path for item in items if item.get_closest_marker("e2e")}
+    items.sort(key=lambda item: item.path not in first)
+
+
 @pytest.fixture(autouse=True)
 def _note_refusals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a test of a scenario, refusals expected with `pytest.raises` enter the table by status and reason."""

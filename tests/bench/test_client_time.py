@@ -14,6 +14,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_client_is_timed_by_part_beside_another_checkouts(
     tmp_path: Path, extractor: Path, capsys: pytest.CaptureFixture[str]

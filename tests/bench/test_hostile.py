@@ -77,6 +77,7 @@ def test_a_one_class_liar_claims_ten_times_its_samples_and_sums_to_match() -> No
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.scenario(44)
 def test_a_sweep_shows_what_hostile_clients_do_under_each_aggregation(
     tmp_path: Path, extractor: Path, capsys: pytest.CaptureFixture[str]

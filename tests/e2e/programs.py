@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from .preloaded import Forked
 
 Event = dict[str, Any]
 
@@ -29,13 +30,7 @@ class Program:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._output = ""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._process = Forked(arguments, environment)
         self._readers = [threading.Thread(target=read, daemon=True) for read in (self._follow, self._keep)]
         for reader in self._readers:
             reader.start()
@@ -114,11 +109,9 @@ class Program:
             self._process.kill()
         self.end()
         for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+            pipe.close()
 
     def _follow(self) -> None:
-        assert self._process.stderr is not None
         for line in self._process.stderr:
             with self._news:
                 self._lines.append(line)
@@ -127,7 +120,6 @@ class Program:
                 self._news.notify_all()
 
     def _keep(self) -> None:
-        assert self._process.stdout is not None
         self._output = self._process.stdout.read()
 
     def _tail(self) -> str:

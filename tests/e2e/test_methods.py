@@ -162,6 +162,7 @@ def test_a_coordinator_killed_in_an_exchange_ends_with_the_models_of_an_undistur
     assert fedavg.outcome["global"] is not None
 
 
+@pytest.mark.slow
 def test_with_codecs_too_killed_programs_end_with_the_models_of_an_undisturbed_run(
     world: World, fedavg: Played, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from fkd_bench.cli import main as bench_main
 from .conftest import World
 from .programs import SMALL
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 STEPS = [
     "student_keys",

@@ -10,14 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tenacity
+
 from fkd_client.transport import GrpcTransport
+from fkd_common.errors import UnreachableError
 from fkd_common.pb import types_pb2 as types
 from fkd_common.rpc import MAX_CHUNK_BYTES, METHODS, PROTOCOL_VERSION
+
+PATIENCE_S = 60.0
+"""How long a call that is not answered is made again and again, as clients do."""
+
+again_and_again = tenacity.Retrying(
+    retry=tenacity.retry_if_exception_type(UnreachableError),
+    wait=tenacity.wait_fixed(0.2),
+    stop=tenacity.stop_after_delay(PATIENCE_S),
+    reraise=True,
+)
 
 
 @dataclass
 class Latencies:
-    """Seconds that calls took, by method."""
+    """Seconds until calls were answered, by method."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
@@ -57,7 +70,7 @@ class Bystander:
         for turn in self._turns():
             for name, fields in turn.items():
                 began = time.monotonic()
-                self.call(name, **fields)
+                again_and_again(self.call, name, **fields)
                 latencies.seconds.setdefault(name, []).append(time.monotonic() - began)
             if time.monotonic() > until:
                 return latencies

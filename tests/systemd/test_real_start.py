@@ -88,6 +88,7 @@ def test_a_server_whose_settings_are_wrong_does_not_start_and_is_not_started_aga
     assert machine.box.property(SERVER, "NRestarts") == "0"
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_and_one_with_a_new_list_of_revoked_sites_go_on_with_their_run(
     machine: Machine,
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_relay_gets_its_certificate_with_roots_token_and_says_what_it_waits_fo
         token.unlink()
 
 
+@pytest.mark.slow
 def test_a_site_that_joins_with_a_token_takes_part_until_the_run_is_over_and_scored_and_shown(
     machine: Machine,
 ) -> None:
