@@ -24,8 +24,8 @@ demo: $(VENV)/.installed-bench
 	$(BIN)/fkd-bench run --data digits --clients 3 --partition dirichlet:0.1 --public 300 --anchors 100 \
 	  --extractor pretrain --rounds 10 --local-steps 20 --residual-every 5 --out demo
 
-# Side by side, and more than there are cores: tests with real processes mostly wait.
-WORKERS ?= 3
+# Side by side: tests with real processes mostly wait.
+WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-dev check

@@ -52,9 +52,11 @@ def _refuse_what_goes_unused(settings: LoadSettings) -> None:
 def _measured(settings: LoadSettings, tensors: Tensors, flowers: Sequence[Flower]) -> Json:
     """Our figures or, beside others', those of all by name and the ratios."""
     narrator = Narrator()
-    narrator.say(f"{settings.clients} no-op clients, {settings.rounds} rounds of {settings.model}")
     if settings.idle_s:
+        narrator.say(f"{settings.clients} no-op clients that only poll")
         return measure_idle(settings, tensors, narrator)
+    rounds = "" if settings.kill else f"{settings.rounds} "
+    narrator.say(f"{settings.clients} no-op clients, {rounds}rounds of {settings.model}")
     if settings.kill is not None:
         return measure_kill(settings, tensors, narrator)
     ours = measure_own(settings, tensors, narrator)

@@ -11,6 +11,7 @@ from fkd_bench.cli import main as bench_main
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_run_with_noise_ends_with_the_epsilon_that_was_announced(
     tmp_path: Path, extractor: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

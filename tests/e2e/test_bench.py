@@ -21,6 +21,7 @@ ACCURACIES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_processes_and_one_process_compute_the_same_model(
     world: World, launch: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

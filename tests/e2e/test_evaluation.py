@@ -14,7 +14,7 @@ from fkd_common.errors import ExitCode
 from fkd_common.model_file import decode_model
 
 from .conftest import World
-from .programs import Launcher, address_of
+from .programs import PATIENCE_S, Launcher, address_of
 from .test_comings_and_goings import free_port
 
 pytestmark = pytest.mark.e2e
@@ -70,7 +70,7 @@ def test_a_client_that_comes_while_the_coordinator_prepares_says_so(
         "coordinator_not_ready"
     )  # how far it is, too, but on a fast machine it may be through first
     assert said["detail"].startswith("the coordinator is preparing the run")
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + PATIENCE_S
     while not any(" preparing " in line for line in server.said):
         assert time.monotonic() < deadline, server.stderr
         time.sleep(0.02)

@@ -154,6 +154,7 @@ def test_options_reach_the_sites(world: World, tmp_path: Path) -> None:
     assert decode_published(run.personal("a").read_bytes()).header.config.options == {"mu": 0.5}
 
 
+@pytest.mark.slow
 def test_a_coordinator_killed_in_an_exchange_ends_with_the_models_of_an_undisturbed_run(
     world: World, fedavg: Played, tmp_path: Path
 ) -> None:

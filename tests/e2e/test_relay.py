@@ -196,6 +196,7 @@ def test_who_waits_for_a_certificate_ends_when_told(
 
 
 @pytest.mark.scenario(46)
+@pytest.mark.slow
 def test_a_relay_that_was_away_when_the_run_ended_ends_itself_and_its_sites(
     world: World, launch: Launcher
 ) -> None:
