@@ -183,6 +183,7 @@ def test_two_calls_for_one_cell_come_one_after_the_other(
     assert first["accuracy"] == second["accuracy"]
 
 
+@pytest.mark.slow
 def test_teachers_are_trained_once_for_cells_that_need_the_same(
     extractor: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ WHOLE = (
 
 
 @pytest.mark.scenario(1)
+@pytest.mark.slow
 def test_a_coordinator_killed_in_every_phase_ends_with_the_model_of_an_undisturbed_run(
     world: World, launch: Launcher, tmp_path: Path, seen: Any
 ) -> None:

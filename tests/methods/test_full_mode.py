@@ -95,7 +95,7 @@ def test_whole_networks_are_trained_and_exchanged(
     assert not made.model_is_student
 
 
-@pytest.mark.parametrize("method", [FedAvg, PFedFDA])
+@pytest.mark.parametrize("method", [FedAvg, pytest.param(PFedFDA, marks=pytest.mark.slow)])
 def test_whole_networks_are_packed_where_the_run_says_so(method: type[ExchangeMethod]) -> None:
     """Filters of convolutions are rows of matrices: int4 is about an eighth of fp32, and int8 a quarter at most."""
     plain, coded = (
