@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fkd_common.errors import ExitCode
+from fkd_server.serve import STOP_GRACE_S
 
 from .conftest import World
 from .programs import Launcher, Program, address_of
@@ -126,7 +127,7 @@ def test_a_coordinator_told_twice_to_stop_ends_at_once_and_has_lost_nothing(
     server.signal(signal.SIGTERM)
     server.end()
     seen(f"ended {time.monotonic() - told:.1f} s after the first signal")
-    assert time.monotonic() - told < 3.0
+    assert time.monotonic() - told < STOP_GRACE_S
     assert "Traceback" not in server.stderr
     again = launch.server(
         "--rounds",
