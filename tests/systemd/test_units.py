@@ -65,10 +65,16 @@ def test_a_key_that_systemd_does_not_know_is_found(staged: Path, tmp_path: Path)
     assert "ProtectClocks" in verify(tmp_path, "fkd-wrong.service")
 
 
+@pytest.mark.parametrize("drop_ins", [False, True], ids=["as installed", "with its drop-ins"])
 @pytest.mark.parametrize(("unit", "most"), [("fkd-server.service", 20), ("fkd-client@a.service", 20)])
-def test_the_exposure_of_a_unit_stays_low(staged: Path, tmp_path: Path, unit: str, most: int) -> None:
+def test_the_exposure_of_a_unit_stays_low(
+    staged: Path, tmp_path: Path, unit: str, most: int, drop_ins: bool
+) -> None:
+    shipped = staged / re.sub("@.*[.]", "@.", unit)
+    offered = sorted(Path(f"{shipped}.d").glob("*.conf.example"))
+    assert offered
     file = tmp_path / unit
-    file.write_text((staged / re.sub("@.*[.]", "@.", unit)).read_text())
+    file.write_text("\n".join(path.read_text() for path in [shipped, *(offered if drop_ins else [])]))
     command = [
         require_tool("systemd-analyze"),
         "security",
