@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from fkd_shards.create import CreateRequest, create
 from fkd_shards.partitions import Partition
-from tests.e2e.programs import Launcher, address_of
+from tests.e2e.programs import Launcher
 from tests.page.watching import BROWSER_FLAGS, DESKTOP, PHONE, Watcher
 from tests.tools import require_tool
 
@@ -87,10 +87,10 @@ def start_run(launcher: Launcher, shards: Path) -> str:
     parts = [word for part in ("public", "anchors", "test") for word in (f"--{part}", str(shards / part))]
     places = ["--port", "0", "--runs", str(launcher.runs), "--run-id", "digits"]
     server = launcher.start("server", ["fkd_server.cli", *places, "--extractor", "pretrain", *parts, *FLAGS])
-    address = address_of(server)
+    said = server.wait_for("serving", within_s=LONGEST_MS / 1000)  # once the extractor has been pretrained
     for number, name in enumerate(SITES):
-        launcher.client(shards / f"shard{number}", address, name=name)
-    return f"http://{server.wait_for('serving')['http']}/"
+        launcher.client(shards / f"shard{number}", str(said["address"]), name=name)
+    return f"http://{said['http']}/"
 
 
 def taken(page: Page, picture: Picture) -> bytes:
