@@ -32,7 +32,7 @@ _TOLD_AS_THEY_ARE = (
 class _NoDisplay:
     """Shows nothing: in one process the narrator speaks for all clients."""
 
-    def show(self, fraction: float, activity: str) -> None:
+    def show(self, fraction: float, activity: str, **where: object) -> None:
         """Nothing."""
 
     def wait(self, reason: str) -> None:

@@ -94,6 +94,8 @@ class Client:
         self.session = Session(transport, options.name, options.patience_s)
         self._options = options
         self._display = display
+        self._where: dict[str, object] = {}
+        """Round and phase of the task at work."""
         self._log = structlog.get_logger().bind(client=options.name)
 
     def run(self) -> Report:
@@ -223,7 +225,11 @@ class Client:
                 return pb.Finished(completed=True, detail="the coordinator is gone")
 
     def _do(self, part: Part, task: pb.Task) -> None:
-        where = {"round": task.key.round, "phase": PHASE_NAMES.get(task.key.phase, "unknown")}
+        where: dict[str, object] = {
+            "round": task.key.round,
+            "phase": PHASE_NAMES.get(task.key.phase, "unknown"),
+        }
+        self._where = where
         self.session.begin(task.key)
         try:
             place = Place(task.key.run_id, task.key.round, str(where["phase"]))
@@ -238,7 +244,8 @@ class Client:
             self.session.report_failure(task.key, str(error))
         finally:
             self.session.end()
+            self._where = {}
 
     def _progress(self, fraction: float, activity: str) -> None:
-        self._display.show(fraction, activity)
+        self._display.show(fraction, activity, **self._where)
         self.session.progress(fraction, activity)

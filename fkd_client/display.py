@@ -19,8 +19,8 @@ SAY_EVERY_S = 10.0
 class Display(Protocol):
     """Shows what a client is doing."""
 
-    def show(self, fraction: float, activity: str) -> None:
-        """Progress of the current activity, 0...1."""
+    def show(self, fraction: float, activity: str, **where: object) -> None:
+        """Progress of the current activity, 0...1, and for which `round` and `phase` it is, if for any."""
 
     def wait(self, reason: str) -> None:
         """Nothing to do, and why."""
@@ -42,7 +42,7 @@ class TerminalDisplay:
         self._activity = self._waiting = ""
         self._progress.start()
 
-    def show(self, fraction: float, activity: str) -> None:
+    def show(self, fraction: float, activity: str, **where: object) -> None:
         """Redraw the bar; a new activity starts its clock anew."""
         if activity != self._activity:
             self._activity, self._waiting = activity, ""
@@ -76,12 +76,12 @@ class LogDisplay:
         self._log = structlog.get_logger().bind(client=name)
         self._said = ("", 0.0)
 
-    def show(self, fraction: float, activity: str) -> None:
+    def show(self, fraction: float, activity: str, **where: object) -> None:
         """Log, but not often."""
         now = time.monotonic()
         if activity != self._said[0] or now - self._said[1] >= SAY_EVERY_S:
             self._said = (activity, now)
-            self._log.info("working", activity=activity, percent=round(100 * fraction))
+            self._log.info("working", **where, activity=activity, percent=round(100 * fraction))
         self._manager.status(f"{activity}, {fraction:.0%}")
 
     def wait(self, reason: str) -> None:

@@ -228,9 +228,11 @@ class Session:
 
     def begin(self, key: types.TaskKey | None) -> None:
         """Work starts: send signs of life until :meth:`end`."""
-        during(PHASE_NAMES.get(key.phase, "") if key is not None else "setup")
+        phase = PHASE_NAMES.get(key.phase, "") if key is not None else "setup"
+        during(phase)
         with self._work.lock:
-            self._work.key, self._work.closed, self._work.progress = key, False, 0.0
+            self._work.key, self._work.closed = key, False
+            self._work.activity, self._work.progress = phase, 0.0  # until the work says more
         self.unheard = ""
         self._busy.set()
 

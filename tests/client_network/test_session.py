@@ -124,6 +124,18 @@ def test_heartbeats_keep_a_client_at_a_long_task_alive(start: Start, join: Join)
     site.session.progress(0.5, "training")  # the task is still open
 
 
+def test_a_task_that_begins_is_not_told_with_what_was_done_before(start: Start, join: Join) -> None:
+    served = start(heartbeat_s=0.05, heartbeat_limit_s=5.0)
+    transport = watched(served)
+    site = join(served, transport=transport)
+    task = site.session.next_task().task
+    site.session.progress(1.0, "comparing candidates")
+    site.session.begin(task.key)
+    transport.wait_for_calls("Heartbeat", 2)
+    client = served.coordinator.attendance.clients["a"]
+    assert (client.activity, client.progress) == ("student", 0.0)
+
+
 def test_without_signs_of_life_a_client_counts_as_gone_until_its_next_call(start: Start, join: Join) -> None:
     served = start(heartbeat_s=0.1, heartbeat_limit_s=0.5)
     site = join(served)

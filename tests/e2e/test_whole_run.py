@@ -66,6 +66,17 @@ def run(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fini
         launch.stop()
 
 
+def test_what_a_site_logs_of_its_work_names_round_and_phase(run: FinishedRun) -> None:
+    for program in run.programs[1:]:
+        begun = next(n for n, event in enumerate(program.events) if event["event"] == "prepared")
+        working = [event for event in program.events[begun:] if event["event"] == "working"]
+        named = {
+            (event.get("round"), event.get("phase")) for event in working[:-1]
+        }  # the last is of the report
+        assert {phase for _, phase in named} - {None} <= PHASES
+        assert {number for number, _ in named} >= {0, 1, 2}
+
+
 def test_everyone_ends_with_exit_code_0_and_without_a_traceback(run: FinishedRun) -> None:
     assert run.exit_codes == dict.fromkeys(["server", *CLIENTS], 0)
     for program in run.programs:

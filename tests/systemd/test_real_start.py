@@ -178,7 +178,6 @@ def test_a_relay_gets_its_certificate_with_roots_token_and_says_what_it_waits_fo
         token.unlink()
 
 
-@pytest.mark.slow
 def test_a_site_that_joins_with_a_token_takes_part_until_the_run_is_over_and_scored_and_shown(
     machine: Machine,
 ) -> None:
