@@ -37,7 +37,7 @@ def test_a_killed_client_is_named_costs_no_deadline_and_rejoins(
     assert closed["seconds"] < 60
     went_on_s = time.monotonic() - since
     seen(f"the round went on {went_on_s:.1f} s after a client was killed")
-    assert went_on_s < 20.0  # 8 s and the phase's rest; far below its deadline
+    assert went_on_s < 10.0
     server.wait_for("round_closed", of_a_alone, since=killed)
 
     restarted = server.now()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fkd_common.errors import ExitCode
-from fkd_server.serve import STOP_GRACE_S
 
 from .conftest import World
 from .programs import Launcher, Program, address_of
@@ -47,7 +46,7 @@ def test_a_coordinator_killed_in_every_phase_ends_with_the_model_of_an_undisturb
     disturbed = play(world, launch, kills)
     assert disturbed["model_hash"] == undisturbed["model_hash"]
     slowest = max(disturbed["restart_s"])
-    assert slowest < 20.0  # many times what an idle machine needs
+    assert slowest < 5.0
     seen(
         f"{len(disturbed['restart_s'])} kills, same model hash; restart to a client's first answer {slowest:.1f} s"
     )
@@ -127,7 +126,7 @@ def test_a_coordinator_told_twice_to_stop_ends_at_once_and_has_lost_nothing(
     server.signal(signal.SIGTERM)
     server.end()
     seen(f"ended {time.monotonic() - told:.1f} s after the first signal")
-    assert time.monotonic() - told < STOP_GRACE_S
+    assert time.monotonic() - told < 3.0
     assert "Traceback" not in server.stderr
     again = launch.server(
         "--rounds",

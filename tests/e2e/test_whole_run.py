@@ -70,9 +70,8 @@ def test_what_a_site_logs_of_its_work_names_round_and_phase(run: FinishedRun) ->
     for program in run.programs[1:]:
         begun = next(n for n, event in enumerate(program.events) if event["event"] == "prepared")
         working = [event for event in program.events[begun:] if event["event"] == "working"]
-        named = {
-            (event.get("round"), event.get("phase")) for event in working[:-1]
-        }  # the last is of the report
+        # The last is of the report.
+        named = {(event.get("round"), event.get("phase")) for event in working[:-1]}
         assert {phase for _, phase in named} - {None} <= PHASES
         assert {number for number, _ in named} >= {0, 1, 2}
 
